@@ -1,0 +1,31 @@
+"""Every error that driftrate raises: one line that says what was wrong and what to do."""
+
+from __future__ import annotations
+
+
+class DriftrateError(Exception):
+    """The base of all errors of this library."""
+
+
+class ConfigError(DriftrateError, ValueError):
+    """A constant of a schedule, stream or learner is of the wrong type or out of range."""
+
+
+class SignalError(DriftrateError, ValueError):
+    """A field of a `Signal` is of the wrong type or out of range."""
+
+
+class MissingSignal(SignalError):
+    """A schedule was not given a field of `Signal` that it needs."""
+
+
+class StateError(DriftrateError, ValueError):
+    """A saved state is damaged, of an unknown version, or of another schedule."""
+
+
+class MissingDependency(DriftrateError, ImportError):
+    """An optional package is needed and not installed."""
+
+
+class DataError(DriftrateError, OSError):
+    """A file cannot be read or written, or does not hold what it should."""
