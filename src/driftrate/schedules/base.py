@@ -1,0 +1,307 @@
+"""The contract: what a step reveals (`Signal`), what a rule is, and the list of all schedules."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from math import inf
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+from array_api_compat import array_namespace, is_array_api_obj, is_numpy_namespace
+
+from driftrate.errors import MissingSignal, SignalError
+from driftrate.schedules import _codec, _scalars
+
+# A Python float or an array of any library: frameworks share no base class to name here.
+Array = Any
+State = dict[str, Any]
+
+
+class Signal(NamedTuple):
+    """What one step of a learner reveals, every field optional.
+
+    A field is a Python number, or an array of the library that the state lives in (a scalar, or one
+    entry a seed). A record without strings or classes: JAX sees a pytree, torch sees a tuple.
+
+    Args:
+        batch_size: How many samples the step's gradient averages, B_t.
+        shift: The newest revealed shift: γ_{t-1} = ‖θ*_t - θ*_{t-1}‖ when step t's rate is asked.
+        loss: The loss at the current weights.
+        loss_shift: How much the loss at the current weights changed by shift alone.
+        step_length: The length of the learner's last step, ‖θ_t - θ_{t-1}‖.
+        grad_sq: The squared norm of the whole batch's gradient.
+        parts: How many independent parts of equal size the gradient was measured in.
+        cross: Mean inner product of two different parts' gradients: unbiased for ‖∇‖².
+        spread: The noise of the parts' mean, from their differences: unbiased for E‖g - ∇‖².
+
+    Example:
+        >>> Signal(batch_size=64, shift=0.1).shift
+        0.1
+    """
+
+    batch_size: Array = None
+    shift: Array = None
+    loss: Array = None
+    loss_shift: Array = None
+    step_length: Array = None
+    grad_sq: Array = None
+    parts: Array = None
+    cross: Array = None
+    spread: Array = None
+
+
+class _Domain(NamedTuple):
+    low: float  # the smallest value allowed
+    positive: bool  # whether `low` itself is excluded
+    supply: str  # how a user gets it
+
+
+_DOMAINS = {
+    "batch_size": _Domain(0.0, True, "the number of samples in the batch"),
+    "shift": _Domain(
+        0.0, False, "the true shift, or wrap the schedule in Estimated(..., DebiasedShift())"
+    ),
+    "loss": _Domain(0.0, False, "the batch loss at the current weights"),
+    "loss_shift": _Domain(
+        0.0, False, "|new loss - old loss| at the current weights, or a bound on it"
+    ),
+    "step_length": _Domain(0.0, False, "the norm of the last weight update"),
+    "grad_sq": _Domain(0.0, False, "the squared norm of the batch gradient"),
+    "parts": _Domain(2.0, False, "the number of independent parts of the batch"),
+    "cross": _Domain(-inf, False, "estimate.from_parts on the gradients of the parts"),
+    "spread": _Domain(0.0, False, "estimate.from_parts on the gradients of the parts"),
+}
+_PLAIN = frozenset({float, int})
+# What the loop below needs of a field, in one look-up: an update costs a microsecond or two.
+_PLACES = {
+    name: (index, _DOMAINS[name].low, _DOMAINS[name].positive)
+    for index, name in enumerate(Signal._fields)
+}
+
+
+def select(xp: Any, condition: Array, new: State, old: State) -> State:
+    """Choose between two states, leaf by leaf."""
+    return {
+        key: select(xp, condition, new[key], old[key])
+        if isinstance(new[key], dict)
+        else xp.where(condition, new[key], old[key])
+        for key in new
+    }
+
+
+class Rule(ABC):
+    """A pure rule `(state, signal) -> (value, state)`; the base of schedules and estimators.
+
+    A subclass is a frozen dataclass of constants. It says which fields of `Signal` it reads
+    (`signals`), what its state starts from (`_start`) and how it steps (`_step`, written once on
+    the array API's names). This class does the rest: checking, broadcasting, guarding, saving.
+    """
+
+    version: ClassVar[int] = 1
+    output: ClassVar[str]  # the state's key that holds the last good value
+
+    @property
+    def name(self) -> str:
+        """The rule's name, with the names of what it wraps."""
+        return type(self).__name__
+
+    @property
+    @abstractmethod
+    def signals(self) -> tuple[str, ...]:
+        """The fields of `Signal` that the rule needs."""
+
+    @abstractmethod
+    def _start(self) -> State:
+        """Return the initial state in Python numbers: floats, and ints for counters."""
+
+    @abstractmethod
+    def _step(self, xp: Any, state: State, signal: Signal) -> tuple[Array, State]:
+        """Return the value and the next state; `signal` is checked and of the state's library."""
+
+    def init(self, like: Array = None) -> State:
+        """Return the initial state.
+
+        Args:
+            like: None for Python floats, or an array whose library, dtype, device and shape (a
+                scalar, or an axis of seeds) the state takes.
+
+        Returns:
+            A dictionary of numbers or arrays, nested for wrappers.
+        """
+        start = self._start()
+        if like is None or not is_array_api_obj(like):
+            return start
+        xp = array_namespace(like)
+        defaults = xp.__array_namespace_info__().default_dtypes()
+        real = like.dtype if xp.isdtype(like.dtype, "real floating") else defaults["real floating"]
+
+        def fill(node: State) -> State:
+            return {
+                key: fill(leaf)
+                if isinstance(leaf, dict)
+                else xp.full_like(
+                    like, leaf, dtype=defaults["integral"] if isinstance(leaf, int) else real
+                )
+                for key, leaf in node.items()
+            }
+
+        return fill(start)
+
+    def update(self, state: State, signal: Signal) -> tuple[Array, State]:
+        """Take one step.
+
+        Args:
+            state: What `init`, `load` or the last `update` returned; it is not modified.
+            signal: What the step reveals. Python and NumPy values are checked; values of other
+                libraries are never read back: there a bad one (NaN, infinite, out of range) leaves
+                the state and the last good value as they were.
+
+        Returns:
+            The value (for a schedule: the rate of this step) and the next state.
+        """
+        last = state[self.output]
+        if type(last) is float:
+            for name in self.signals:
+                index, low, positive = _PLACES[name]
+                value = signal[index]
+                # The common case costs one chain; NaN fails every comparison.
+                if (
+                    type(value) not in _PLAIN
+                    or not low <= value < inf
+                    or (positive and value == low)
+                ):
+                    signal = self._as_float(name, signal)
+            return self._step(_scalars, state, signal)
+        xp = array_namespace(last)
+        arrays = {name: self._as_array(xp, name, signal, last) for name in self.signals}
+        value, new = self._step(xp, state, Signal(**arrays))
+        if is_numpy_namespace(xp) or not arrays:
+            return value, new
+        good = True
+        for name, array in arrays.items():
+            low, positive, _ = _DOMAINS[name]
+            good = xp.isfinite(array) & (array > low if positive else array >= low) & good
+        return xp.where(good, value, last), select(xp, good, new, state)
+
+    def dump(self, state: State) -> dict[str, Any]:
+        """Return the state as a JSON-ready dictionary that `load` restores bit by bit."""
+        return _codec.dump(self, state)
+
+    def load(self, saved: Mapping[str, Any], like: Array = None) -> State:
+        """Restore a state.
+
+        Args:
+            saved: What `dump` returned, before or after a journey through JSON.
+            like: None to restore the library, dtype and device the state was saved from, or an
+                array that says where to put it instead.
+
+        Returns:
+            The state, equal to the saved one bit by bit.
+        """
+        return _codec.load(self, saved, like)
+
+    def _missing(self, name: str) -> MissingSignal:
+        return MissingSignal(
+            f"{type(self).__name__} needs Signal({name}=...): {_DOMAINS[name].supply}"
+        )
+
+    def _refuse(self, name: str, value: object) -> SignalError:
+        low, positive, _ = _DOMAINS[name]
+        bound = "" if low == -inf else f" {'>' if positive else '>='} {low:g}"
+        return SignalError(
+            f"{type(self).__name__}: Signal.{name} must be a finite number{bound}, got {value!r}"
+        )
+
+    def _as_float(self, name: str, signal: Signal) -> Signal:
+        value = getattr(signal, name)
+        if value is None:
+            raise self._missing(name)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            hint = "; for arrays start from init(like=array)" if is_array_api_obj(value) else ""
+            raise SignalError(
+                f"{type(self).__name__}: Signal.{name} must be a Python number, got {value!r}{hint}"
+            )
+        real = float(value)
+        low, positive, _ = _DOMAINS[name]
+        if not low <= real < inf or (positive and real == low):
+            raise self._refuse(name, value)
+        return signal._replace(**{name: real})
+
+    def _as_array(self, xp: Any, name: str, signal: Signal, last: Array) -> Array:
+        value = getattr(signal, name)
+        if value is None:
+            raise self._missing(name)
+        low, positive, _ = _DOMAINS[name]
+        if isinstance(value, Real):
+            if (
+                isinstance(value, bool)
+                or not low <= float(value) < inf
+                or (positive and value == low)
+            ):
+                raise self._refuse(name, value)
+            # full_like, not asarray: a copy from the host would make the device wait.
+            return xp.full_like(last, float(value))
+        if not is_array_api_obj(value):
+            raise self._refuse(name, value)
+        array = xp.asarray(value, dtype=last.dtype)
+        if is_numpy_namespace(xp):
+            bad = ~(xp.isfinite(array) & (array > low if positive else array >= low))
+            if xp.any(bad):
+                raise self._refuse(name, array[bad].flat[0])
+        return array
+
+
+class Schedule(Rule):
+    """A learning rate as a pure rule: `(state, signal) -> (rate, state)`."""
+
+    output: ClassVar[str] = "rate"
+
+    @classmethod
+    @abstractmethod
+    def example(cls) -> Self:
+        """Return a configuration for tests, docs and races that enumerate all schedules."""
+
+
+class Estimator(Rule):
+    """An estimate of what a schedule needs: `(state, signal) -> (value, state)`."""
+
+    output: ClassVar[str] = "estimate"
+
+    @property
+    @abstractmethod
+    def provides(self) -> str:
+        """The field of `Signal` that the estimate stands in for."""
+
+
+_REGISTRY: dict[str, type[Schedule]] = {}
+
+
+_S = TypeVar("_S", bound=Schedule)
+
+
+def register(cls: type[_S]) -> type[_S]:
+    """Add a schedule to the list through which tests, races and docs enumerate all of them."""
+    _REGISTRY[cls.__name__] = cls
+    return cls
+
+
+def registry() -> dict[str, type[Schedule]]:
+    """Return all schedules by name.
+
+    Example:
+        >>> from driftrate.schedules import registry
+        >>> "LinearRate" in registry()
+        True
+    """
+    return dict(_REGISTRY)
+
+
+def counted(count: Array, xp: Any) -> Array:
+    """Return the counter plus one; it stops at 2^31 - 1 instead of turning negative."""
+    return xp.where(count < 2**31 - 1, count + 1, count)
+
+
+def real(xp: Any, count: Array, like: Array) -> Array:
+    """Return a counter as a float of the state's own dtype: promotion would choose another."""
+    return float(count) if xp is _scalars else xp.astype(count, like.dtype)
