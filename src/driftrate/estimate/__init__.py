@@ -1,0 +1,30 @@
+"""What a schedule needs and nobody tells it: shift, noise, smoothness, diameter, alarms."""
+
+from driftrate.estimate.detectors import DETECTORS, Detector, detector
+from driftrate.estimate.diameter import RunningDiameter
+from driftrate.estimate.estimated import Estimated
+from driftrate.estimate.noise import from_parts, variance_from_parts, variance_from_samples
+from driftrate.estimate.shift import DebiasedShift, ShiftEMA
+from driftrate.estimate.smoothness import (
+    RunningSmoothness,
+    linear_smoothness,
+    logistic_smoothness,
+    secant,
+)
+
+__all__ = [
+    "DETECTORS",
+    "DebiasedShift",
+    "Detector",
+    "Estimated",
+    "RunningDiameter",
+    "RunningSmoothness",
+    "ShiftEMA",
+    "detector",
+    "from_parts",
+    "linear_smoothness",
+    "logistic_smoothness",
+    "secant",
+    "variance_from_parts",
+    "variance_from_samples",
+]
