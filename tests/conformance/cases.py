@@ -1,0 +1,41 @@
+"""What every schedule is put through: configurations, and a thousand steps of signals."""
+
+from __future__ import annotations
+
+import math
+
+import driftrate as dr
+
+
+def schedules() -> dict[str, dr.Schedule]:
+    """All registered schedules by their examples, and the forms that an example does not show."""
+    cases: dict[str, dr.Schedule] = {name: cls.example() for name, cls in dr.registry().items()}
+    cases["LinearRate-flow"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="flow")
+    cases["LinearRate-free-flow"] = dr.LinearRate(dim=64, noise_std=0.5, form="flow")
+    cases["LinearRate-euler"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="euler")
+    cases["KnownShifts-restart"] = dr.KnownShifts(dr.InverseTimeRate(1.0), times=(20, 40))
+    cases["nested"] = dr.Clip(dr.Warmup(dr.ConvexRate.example(), steps=7), max=0.3)
+    return cases
+
+
+def signals(steps: int) -> list[dict[str, float]]:
+    """Rest, jumps, drift and changing batch sizes, in Python floats."""
+    rows = []
+    for t in range(steps):
+        jump = 3.0 if t % 137 == 60 else 0.0
+        drift = 0.05 * (1.0 + math.sin(0.1 * t)) if t > 300 else 0.0
+        wave = 1.0 + math.sin(0.7 * t)
+        rows.append(
+            {
+                "batch_size": float(1 + (t * t) % 97),
+                "shift": jump + drift,
+                "loss": 0.3 + 0.2 * wave + jump,
+                "loss_shift": jump,
+                "step_length": 0.01 + 0.1 * wave,
+                "grad_sq": 1.0 + wave + jump,
+                "parts": 2.0,
+                "cross": 0.2 * wave - 0.05 + jump,
+                "spread": 0.5 + 0.1 * wave,
+            }
+        )
+    return rows

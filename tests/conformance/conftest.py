@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+STEPS = 1000
+
+
+def _load():
+    spec = importlib.util.spec_from_file_location("cases", HERE / "cases.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CASES = _load()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", list(CASES.schedules()))
+
+
+@pytest.fixture
+def rate(case):
+    return CASES.schedules()[case]
+
+
+@pytest.fixture(scope="session")
+def rows():
+    return CASES.signals(STEPS)
+
+
+@pytest.fixture(scope="session")
+def jitted(tmp_path_factory):
+    """The trajectories that jitted JAX gives, from a process of its own."""
+    out = tmp_path_factory.mktemp("jitted") / "rates.npz"
+    command = [sys.executable, str(HERE / "jitted_child.py"), str(out), str(STEPS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return np.load(out)

@@ -1,0 +1,81 @@
+"""The wheel: built, installed bare, imported light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LIBRARIES = ("numpy", "numpy.libs", "array_api_compat")
+
+
+def python(executable, code):
+    command = [str(executable), "-I", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """An environment that holds the wheel, numpy and array-api-compat, and nothing else."""
+    folder = tmp_path_factory.mktemp("bare")
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "-o",
+        str(folder),
+        str(ROOT),
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    executable = folder / "env" / "bin" / "python"
+    site = Path(python(executable, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    here = Path(sysconfig.get_path("purelib"))
+    for name in LIBRARIES:
+        if (here / name).exists():
+            (site / name).symlink_to(here / name)
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q"]
+    subprocess.run([*install, "--target", str(site), str(wheel)], check=True, capture_output=True)
+    return executable
+
+
+def test_imports_bare(bare):
+    code = """
+import sys, driftrate as dr
+from importlib.metadata import version
+assert version("driftrate") == dr.__version__
+rate = dr.LinearRate(dim=100, noise_std=2.0, max_rate=0.1)
+print(rate.update(rate.init(), dr.Signal(batch_size=100, shift=0.5))[0])
+heavy = {"torch", "jax", "scipy", "matplotlib", "pandas", "river", "sklearn", "rich"}
+assert not heavy & set(sys.modules)
+"""
+    assert python(bare, code) == "0.1"
+
+
+def test_every_room_opens_bare(bare):
+    code = "import driftrate as dr; [getattr(dr, name) for name in dr.__all__]; print('open')"
+    assert python(bare, code) == "open"
+
+
+def test_import_costs_at_most_twice_numpy(bare):
+    """The smallest of several tries each, interleaved: what is left is the work itself."""
+    code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+    times = {"numpy": [], "driftrate": []}
+    for _ in range(7):
+        for name, seen in times.items():
+            seen.append(float(python(bare, code.format(name))))
+    assert min(times["driftrate"]) <= 2 * min(times["numpy"])
+
+
+def test_typed():
+    assert (ROOT / "src" / "driftrate" / "py.typed").exists()
