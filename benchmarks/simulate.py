@@ -1,0 +1,225 @@
+"""How fast the exact simulator is: ratios, all measured in one run on one core.
+
+python benchmarks/simulate.py            # everything but the GPU, about ten minutes
+python benchmarks/simulate.py --quick    # shorter runs, no full-size memory run
+python benchmarks/simulate.py --gpu      # needs numpy, torch and array-api-compat alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import driftrate as dr
+from driftrate.streams import LinearStream, LogisticStream, Stream, spiral, standstill
+
+SEEDS, BATCH, NOISE = 32, 256, 0.1
+STREAMS: dict[str, Callable[..., Stream]] = {"linear": LinearStream, "logistic": LogisticStream}
+RATIOS = {
+    ("linear", 128): 30,
+    ("linear", 1024): 100,
+    ("linear", 8192): 200,
+    ("logistic", 128): 10,
+    ("logistic", 1024): 30,
+    ("logistic", 8192): 100,
+}
+
+
+def seconds(
+    call: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] = time.process_time
+) -> float:
+    """Return the best time of a call: on the CPU its own time, whoever else uses the machine."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = clock()
+        call()
+        best = min(best, clock() - start)
+    return best
+
+
+def step_time(kind: str, dim: int, steps: int, repeats: int = 1, **options: Any) -> float:
+    """Return the seconds of one step of a whole run on the paper's moving path."""
+    stream = STREAMS[kind](spiral(dim, steps), BATCH, NOISE)
+    # The plainest schedule: the simulator is timed, not a schedule.
+    rate = dr.ConstantRate(0.01)
+    options = {"seeds": SEEDS, **options}
+    return seconds(lambda: dr.simulate(stream, rate, **options), repeats) / steps
+
+
+def raw_time(count: int, dtype: str = "float64", repeats: int = 200) -> float:
+    """Return the seconds that NumPy's fastest generator needs for as many normals."""
+    generator = np.random.Generator(np.random.SFC64(0))
+    out = np.empty(count, dtype=dtype)
+
+    def draw() -> None:
+        for _ in range(repeats):
+            generator.standard_normal(out=out, dtype=out.dtype)
+
+    return seconds(draw, 3) / repeats
+
+
+def verdict(value: float, bound: float) -> str:
+    return f"wanted >= {bound:g}: {'yes' if value >= bound else 'NO'}"
+
+
+def fast(steps: int) -> None:
+    print(f"\nexact over direct: T = {steps}, B = {BATCH}, {SEEDS} seeds, float64, CPU ms a step")
+    for kind in STREAMS:
+        step_time(kind, 2, 20)  # imports and tables
+    for (kind, dim), bound in RATIOS.items():
+        exact = step_time(kind, dim, steps, 2)
+        direct = step_time(kind, dim, 20, method="direct")
+        line = f"  {kind:8} d = {dim:5}  exact {1e3 * exact:7.3f}  direct {1e3 * direct:8.2f}"
+        print(f"{line}  ratio {direct / exact:6.1f}  {verdict(direct / exact, bound)}", flush=True)
+        if kind == "linear":
+            share = raw_time(SEEDS * dim, repeats=max(20, 200_000 // dim)) / exact
+            wish = verdict(share, 0.5) if dim >= 1024 else ""
+            print(f"           the generator's share of the time: {share:.2f}  {wish}", flush=True)
+
+
+def growth() -> None:
+    print(f"\ntime a step of the linear stream, {SEEDS} seeds, float64")
+    dims = 2 ** np.arange(1, 17)
+    times = np.array(
+        [step_time("linear", int(d), max(10, min(500, 2_000_000 // int(d))), 3) for d in dims]
+    )
+    # Relative least squares: every size counts the same.
+    design = np.stack([1 / times, dims / times], axis=1)
+    (a, b), *_ = np.linalg.lstsq(design, np.ones(len(dims)), rcond=None)
+    worst = np.abs((a + b * dims) / times - 1).max()
+    raw = raw_time(SEEDS * 4096)
+    print(f"  a + b d with a = {1e6 * a:.0f} us, b = {1e9 * b:.1f} ns ({SEEDS} normals raw take")
+    print(
+        f"  {1e9 * raw / 4096:.1f} ns); over d = 2 ... 65536 the fit is off by {worst:.0%} at most"
+    )
+    rate = dr.ConstantRate(0.01)
+    path = spiral(128, 300)
+    by_batch = []
+    for batch in 10 ** np.arange(7):
+        stream = LinearStream(path, int(batch), NOISE)
+        by_batch.append(seconds(lambda s=stream: dr.simulate(s, rate, SEEDS), 5) / 300)  # type: ignore[misc]
+    spread = max(by_batch) / min(by_batch)
+    row = "  ".join(f"{1e6 * t:.0f}" for t in by_batch)
+    print(f"  B = 1 ... 10^6 at d = 128: {row} us, largest over smallest {spread:.2f}", flush=True)
+
+
+def small(steps: int) -> None:
+    """Run the large case in this process; the caller reads the peak."""
+    dim, seeds = 65_536, 64
+    stream = LinearStream(spiral(dim, steps, hold=8, dtype="float32"), BATCH, NOISE)
+    rate = dr.LinearRate(dim=dim, noise_std=NOISE)
+    took = seconds(lambda: dr.simulate(stream, rate, seeds, dtype="float32"))
+    with open("/proc/self/status", encoding="ascii") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024**2
+    path = steps * dim * 4 / 1024**3
+    print(f"  {seeds} seeds, d = {dim}, T = {steps}, float32: peak {peak:.2f} GB with the path's")
+    print(f"  {path:.2f} GB, {took:.0f} s; wanted < 1: {'yes' if peak < 1 else 'NO'}", flush=True)
+
+
+def peer(steps: int) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    dim, drawn_steps = 1024, 20
+    path = jnp.asarray(spiral(dim, drawn_steps, dtype="float32"))
+
+    def step(theta: Any, inputs: Any) -> Any:
+        target, key = inputs
+        kx, ke = jax.random.split(key)
+        x = jax.random.normal(kx, (SEEDS, BATCH, dim))
+        noise = NOISE * jax.random.normal(ke, (SEEDS, BATCH))
+        residual = jnp.einsum("sbd,sd->sb", x, theta - target) - noise
+        gradient = jnp.einsum("sb,sbd->sd", residual, x) / BATCH
+        regret = 0.5 * jnp.sum((theta - target) ** 2, axis=-1)
+        return theta - 0.1 * gradient, regret
+
+    @jax.jit
+    def run(key: Any) -> Any:
+        keys = jax.random.split(key, drawn_steps)
+        return jax.lax.scan(step, jnp.zeros((SEEDS, dim)), (path, keys))[1]
+
+    run(jax.random.key(0)).block_until_ready()
+    theirs = seconds(lambda: run(jax.random.key(1)).block_until_ready(), 2) / drawn_steps
+    stream = LinearStream(spiral(dim, steps), BATCH, NOISE)
+    ours = seconds(lambda: dr.simulate(stream, dr.ConstantRate(0.1), SEEDS, dtype="float32"))
+    ratio = theirs / (ours / steps)
+    print("\npeer: jax.lax.scan with drawn batches, jitted, compiled before, float32, d = 1024")
+    print(
+        f"  {1e3 * theirs:.1f} ms a step, ours {1e3 * ours / steps:.3f}, ratio {ratio:.0f}", end=""
+    )
+    print(f"  {verdict(ratio, 20)}", flush=True)
+
+
+def gpu(device: str, steps: int) -> None:
+    import torch
+
+    dim, seeds = 8192, 1024
+    on_gpu = device.startswith("cuda")
+    wait: Callable[[], Any] = torch.cuda.synchronize if on_gpu else (lambda: None)
+    name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
+    generator = torch.Generator(device=device).manual_seed(0)
+    out = torch.empty(seeds, dim, device=device)
+
+    def draw() -> None:
+        for _ in range(steps):
+            out.normal_(generator=generator)
+        wait()
+
+    draw()
+    raw = seconds(draw, 3, time.perf_counter)
+    print(f"{name}, torch {torch.__version__}: {seeds} seeds, d = {dim}, T = {steps}, float32")
+    print(f"  raw normals: {seeds * dim * steps / raw / 1e9:.1f} billion a second")
+    paths = {"moving": spiral(dim, steps), "resting": standstill(dim, steps)}
+    for kind, make in STREAMS.items():
+        for motion, path in paths.items():
+            stream = make(path, BATCH, NOISE)
+            rate = dr.LinearRate(dim=dim, noise_std=NOISE)
+
+            def run(stream: Stream = stream, rate: dr.LinearRate = rate) -> None:
+                dr.simulate(stream, rate, seeds, backend="torch", device=device, dtype="float32")
+                wait()
+
+            run()
+            took = seconds(run, 2, time.perf_counter)
+            print(
+                f"  {kind} stream, {motion} target: {took:.2f} s, {1e3 * took / steps:.3f} ms"
+                f" a step, {raw / took:.1%} of the raw rate",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the exact simulator.")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--gpu", nargs="?", const="cuda", metavar="DEVICE")
+    parser.add_argument("--steps", type=int, default=2000, help="of the --gpu runs")
+    parser.add_argument("--small", type=int, metavar="STEPS", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.gpu:
+        gpu(args.gpu, args.steps)
+        return
+    # One core for everyone, JAX's and BLAS's threads included.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if args.small:
+        small(args.small)
+        return
+    print(f"Python {sys.version.split()[0]}, NumPy {np.__version__}, one core")
+    fast(200 if args.quick else 2000)
+    growth()
+    peer(200 if args.quick else 2000)
+    print("\nmemory, in a process of its own", flush=True)
+    # A fresh process, because the peak of this one is past.
+    subprocess.run(
+        [sys.executable, __file__, "--small", "20" if args.quick else "2000"], check=True
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The one function of the simulator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from driftrate.errors import ConfigError, MissingDependency
+from driftrate.learners.projections import Projection
+from driftrate.schedules.base import Schedule
+from driftrate.simulation.clairvoyant import Clairvoyant
+from driftrate.simulation.engine import PART_SIGNALS, Engine, Outcome, Record, Rule, needs_of
+from driftrate.simulation.run import Run, Terms
+from driftrate.streams.backend import Backend, make_backend
+from driftrate.streams.base import Stream
+
+_DEFAULT = Record()
+
+
+class _Options(TypedDict, total=False):
+    seed: int
+    method: Literal["exact", "direct"]
+    project: Projection | None
+    start: npt.ArrayLike
+    parts: int
+    backend: Literal["numpy", "torch"]
+    device: Any
+    dtype: Literal["float32", "float64"]
+    record: Record
+    progress: bool
+
+
+@overload
+def simulate(
+    stream: Stream, schedule: Rule, seeds: int = ..., **options: Unpack[_Options]
+) -> Run: ...
+@overload
+def simulate(
+    stream: Stream, schedule: Sequence[Rule], seeds: int = ..., **options: Unpack[_Options]
+) -> list[Run]: ...
+
+
+def simulate(
+    stream: Stream,
+    schedule: Rule | Sequence[Rule],
+    seeds: int = 32,
+    *,
+    seed: int = 0,
+    method: Literal["exact", "direct"] = "exact",
+    project: Projection | None = None,
+    start: npt.ArrayLike = 0.0,
+    parts: int = 2,
+    backend: Literal["numpy", "torch"] = "numpy",
+    device: Any = None,
+    dtype: Literal["float32", "float64"] = "float64",
+    record: Record = _DEFAULT,
+    progress: bool = False,
+) -> Run | list[Run]:
+    """Run projected mini-batch SGD on a stream and return its dynamic regret.
+
+        θ_{t+1} = Π(θ_t - η_t g_t),    regret_t = ℓ̄_t(θ_t) - ℓ̄_t(θ*_t),
+
+    with the expected losses exact. `"exact"` draws g_t from its distribution without ever drawing
+    the batch, in O(dim) a step for linear regression and O(dim + B_t) else; `"direct"` draws it.
+
+    All seeds run at once, and so do all schedules of a list: those see the same batches, and each
+    comes out as if it had run alone. The schedule is handed the signals that it declares: the
+    batch size, the true shift γ_{t-1}, the batch loss, the change of the expected loss by shift
+    alone, the last step's length, ‖g_t‖², and the parts' cross and spread.
+
+    Args:
+        stream: The stream.
+        schedule: A schedule, a `Clairvoyant` rule, or a list of them.
+        seeds: How many independent runs.
+        seed: The generator's seed.
+        method: `"exact"` or `"direct"`.
+        project: A projection such as `learners.Ball(10.0)`, or None.
+        start: θ_1: a number, a vector (dim,) or an array (seeds, dim).
+        parts: Into how many parts of equal size a batch is cut for a schedule that reads `cross` or
+            `spread`; it must divide every batch size.
+        backend: `"numpy"` or `"torch"`.
+        device: A torch device, for example `"cuda"`.
+        dtype: `"float64"` or `"float32"`, the precision of weights and samples.
+        record: What to keep: `Record(every=10)` thins, `Record(weights=True)` keeps trajectories,
+            `Record(terms=True)` keeps what the bounds need.
+        progress: Show a progress bar.
+
+    Returns:
+        A `Run`, or a list of them for a list. Ctrl-C returns what is done.
+
+    Example:
+        >>> import driftrate as dr
+        >>> path = dr.streams.spiral(dim=8, steps=200, hold=8)
+        >>> stream = dr.streams.LinearStream(path, batch_size=64)
+        >>> adaptive, fixed = dr.simulate(
+        ...     stream, [dr.LinearRate(dim=8, noise_std=0.1), dr.ConstantRate(0.1)], seeds=16
+        ... )
+        >>> bool(adaptive.total.mean() < fixed.total.mean())
+        True
+
+    Reference:
+        Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 2.
+    """
+    single = isinstance(schedule, Schedule | Clairvoyant)
+    rules: list[Rule] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
+    _check(stream, rules, seeds, method, project, parts, record)
+    begin = _start(start, seeds, stream.dim)
+    runs: dict[int, Run] = {}
+    for group in _passes(stream, rules):
+        members = [rules[i] for i in group]
+        place = make_backend(backend, seed, dtype, device)
+        engine = Engine(
+            stream,
+            members,
+            place,
+            seeds=seeds,
+            exact=method == "exact",
+            parts=parts,
+            project=project,
+            start=begin,
+            record=record,
+        )
+        outcome = engine.run(_steps(stream.steps, members, progress))
+        for lane, i in enumerate(group):
+            runs[i] = _collect(stream, members[lane], place, outcome, lane)
+        if not outcome.finished:
+            break
+    done = [runs[i] for i in sorted(runs)]
+    return done[0] if single else done
+
+
+def _check(
+    stream: Stream,
+    rules: list[Rule],
+    seeds: int,
+    method: str,
+    project: Projection | None,
+    parts: int,
+    record: Record,
+) -> None:
+    if not isinstance(stream, Stream):
+        raise ConfigError(f"stream must be a Stream such as LinearStream, got {_kind(stream)}")
+    for rule in rules:
+        if not isinstance(rule, Schedule | Clairvoyant):
+            raise ConfigError(f"schedule must be a Schedule or a list of them, got {_kind(rule)}")
+    if not rules:
+        raise ConfigError("schedule must not be an empty list")
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+        raise ConfigError(f"seeds must be an integer >= 1, got {seeds!r}")
+    if method not in ("exact", "direct"):
+        raise ConfigError(f"method must be 'exact' or 'direct', got {method!r}")
+    if project is not None and not isinstance(project, Projection):
+        raise ConfigError(f"project must be a Projection such as Ball(1.0), got {_kind(project)}")
+    if not isinstance(record, Record):
+        raise ConfigError(f"record must be a Record such as Record(every=10), got {_kind(record)}")
+    if any(needs_of(rule) & PART_SIGNALS for rule in rules):
+        if isinstance(parts, bool) or not isinstance(parts, int) or parts < 2:
+            raise ConfigError(f"parts must be an integer >= 2, got {parts!r}")
+        odd = np.flatnonzero(stream.batch_sizes % parts)
+        if odd.size:
+            raise ConfigError(
+                f"parts={parts} must divide every batch size, got {stream.batch_sizes[odd[0]]}"
+                f" at step {odd[0] + 1}"
+            )
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _start(start: npt.ArrayLike, seeds: int, dim: int) -> npt.NDArray[np.float64]:
+    array = np.asarray(start, dtype=np.float64)
+    if array.shape not in ((), (dim,), (seeds, dim)):
+        raise ConfigError(
+            f"start must be a number, a vector ({dim},) or an array ({seeds}, {dim}),"
+            f" got shape {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        raise ConfigError("start must be finite, got NaN or infinity")
+    return array
+
+
+def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
+    """Return which rules can share a pass so that each comes out as if it had run alone.
+
+    Adaptive nature faces every learner by itself, and cutting batches changes what is drawn.
+    """
+    if stream.nature.adaptive:
+        return [[i] for i in range(len(rules))]
+    cut = [bool(needs_of(rule) & PART_SIGNALS) for rule in rules]
+    groups = [[i for i, c in enumerate(cut) if c == kind] for kind in (False, True)]
+    return [group for group in groups if group]
+
+
+def _steps(steps: int, rules: list[Rule], progress: bool) -> Iterable[int]:
+    if not progress:
+        return range(steps)
+    try:
+        from rich.progress import track
+    except ImportError as error:
+        raise MissingDependency("progress needs rich: pip install driftrate[paper]") from error
+    return track(range(steps), description=", ".join(rule.name for rule in rules))
+
+
+def _collect(stream: Stream, rule: Rule, backend: Backend, outcome: Outcome, lane: int) -> Run:
+    """Bring one lane to the host."""
+    ledger = outcome.ledger
+
+    def column(name: str) -> npt.NDArray[Any]:
+        return np.ascontiguousarray(
+            np.swapaxes(backend.to_numpy(ledger.column(name)[:, lane]), 0, 1)
+        )
+
+    diverged = backend.to_numpy(outcome.diverged_at[lane]).astype(np.int64)
+    if diverged.any():
+        first = int(np.argmin(np.where(diverged > 0, diverged, stream.steps + 1)))
+        warnings.warn(
+            f"{rule!r}: {np.count_nonzero(diverged)} of {len(diverged)} seeds diverged, the first"
+            f" at step {diverged[first]} with rate {float(outcome.culprit[lane, first]):.6g}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    kept = np.asarray(ledger.kept, dtype=np.int64)
+    names = ledger.names
+    return Run(
+        name=rule.name,
+        step=kept,
+        batch_size=stream.batch_sizes[kept - 1],
+        diverged_at=diverged,
+        final_distance=backend.to_numpy(outcome.final_distance[lane]),
+        final_weights=backend.to_numpy(outcome.final_weights[lane]),
+        weights=column("weights") if "weights" in names else None,
+        terms=Terms(
+            loss=column("loss"),
+            loss_shift=column("loss_shift"),
+            noise_std=column("noise_std"),
+            shift_product=column("shift_product"),
+        )
+        if "loss" in names
+        else None,
+        regret=column("regret"),
+        step_regret=column("step_regret"),
+        gradient_regret=column("gradient_regret"),
+        rates=column("rates"),
+        distance=column("distance"),
+        shift=column("shift"),
+    )

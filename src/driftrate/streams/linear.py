@@ -1,0 +1,80 @@
+"""Linear regression on a moving target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from driftrate.schedules.base import Array
+from driftrate.streams.backend import Backend
+from driftrate.streams.base import CovarianceLike, Stream
+from driftrate.streams.nature import Nature
+from driftrate.streams.target import Standing, Target
+
+
+class LinearStream(Stream):
+    """Linear regression: y = <x, θ*_t> + ε, loss (y - <x, θ>)²/2 (Section 3).
+
+    The regret of a step is δᵀΣδ/2 with δ = θ_t - θ*_t, and the batch gradient's second moment is
+
+        E‖g‖² = ‖Σδ‖² + ((δᵀΣδ + σ²) tr Σ + ‖Σδ‖²)/B.
+
+    Args:
+        path: θ*_t, an array of shape (steps, dim), or a `Nature`.
+        batch_size: B_t, a number or an array of one a step.
+        noise_std: The deviation σ of ε.
+        covariance: Σ: None for the identity, a `Covariance`, or one a step (a list, or a function
+            of the step) for covariate shift.
+
+    Example:
+        >>> from driftrate.streams import LinearStream, spiral
+        >>> stream = LinearStream(spiral(dim=8, steps=100), batch_size=16, noise_std=0.1)
+        >>> stream.steps, stream.dim
+        (100, 8)
+
+    Reference:
+        Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 3.
+    """
+
+    def __init__(
+        self,
+        path: npt.ArrayLike | Nature,
+        batch_size: int | npt.ArrayLike = 256,
+        noise_std: float = 0.1,
+        covariance: CovarianceLike = None,
+    ) -> None:
+        super().__init__(path, batch_size, noise_std, covariance)
+
+    def labels(self, backend: Backend, predictor: Array) -> Array:
+        """Draw labels given <x, θ°> + ε."""
+        return predictor
+
+    def residual(self, xp: Any, prediction: Array, labels: Array) -> Array:
+        """Return A'(p) - y."""
+        return prediction - labels
+
+    def loss(self, xp: Any, prediction: Array, labels: Array) -> Array:
+        """Return one sample's loss."""
+        return 0.5 * (prediction - labels) ** 2
+
+    def moments(self, xp: Any, variance: Array) -> tuple[Array, Array]:
+        """Return E A(p) and E A''(p) for p ~ N(0, variance)."""
+        return 0.5 * variance, xp.ones_like(variance)
+
+    def offset(self, target: Target) -> Array:
+        """Return what the expected loss has beside the weights."""
+        return 0.5 * target.total
+
+    def excess(self, standing: Standing) -> Array:
+        """Return the regret of one step."""
+        return 0.5 * standing.excess_sq
+
+    def gradient_sq(self, standing: Standing) -> Array:
+        """Return ‖∇ℓ̄_t(θ)‖²."""
+        return standing.coloured_sq
+
+    def second_moment(self, standing: Standing) -> Array:
+        """Return E[r² ‖x‖²] of one sample."""
+        residual_sq = standing.excess_sq + self.noise_std**2
+        return residual_sq * standing.target.covariance.trace() + 2 * standing.coloured_sq
