@@ -22,4 +22,12 @@ lint: $(READY) ## Format check, lint, types, import directions
 test: lint ## Lint, type-check and test everything
 	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
 
+reproduce: $(READY) ## Run the whole paper; the report is out/index.html
+	$(BIN)/driftrate reproduce --out out
+
+bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
+	$(BIN)/python benchmarks/schedules.py
+	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python benchmarks/cytometry.py
+
 .PHONY: help setup lint test reproduce bench
