@@ -116,7 +116,7 @@ def detector(name: str, **options: Any) -> Detector:
             f" got {options['window_size']} and {options['stat_size']}"
         )
     try:
-        from river import drift  # noqa: PLC0415  River is optional, and slow to import
+        from river import drift
     except ImportError as error:
         raise MissingDependency(
             f"detector({name!r}) needs River: pip install driftrate[river]"

@@ -1,0 +1,149 @@
+"""Adam on many networks at once, each with its own rate and its own resets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from driftrate.paper.networks import Networks, one_thread
+from driftrate.streams.cytometry import CellStream
+
+# Networks trained together: enough to hide the cost of a call, few enough to stay in the cache.
+_TOGETHER = 96
+
+
+class Setting(NamedTuple):
+    """One way to run Adam: a rate, and the steps (from 0) before which its moments are reset."""
+
+    rate: float
+    resets: tuple[int, ...] = ()
+
+
+class Curves(NamedTuple):
+    """Losses of each step before its update, (settings, seeds, steps)."""
+
+    entropy: npt.NDArray[np.float32]
+    penalty: npt.NDArray[np.float32]
+
+
+class Adam:
+    r"""Adam as Keras writes it, over a stack of networks.
+
+    With m and v the moving averages of g and g², and t the steps since the network's last reset,
+
+        θ ← θ - η √(1 - β₂ᵗ)/(1 - β₁ᵗ) m / (√v + ε),   β₁ = 0.9, β₂ = 0.999, ε = 1e-7.
+
+    A reset sets m, v and t to 0 and leaves the weights.
+
+    Args:
+        networks: The networks.
+        rates: η of each.
+
+    Example:
+        >>> import torch
+        >>> nets = Networks([0], penalty=0.0, activated=False)
+        >>> before = nets.weights.clone()
+        >>> _ = nets.backward(torch.ones(1, 5, 10), torch.zeros(1, 5, dtype=torch.int64))
+        >>> Adam(nets, torch.tensor([0.01])).step()
+        >>> round(float((nets.weights - before).abs().max()), 4)
+        0.01
+
+    Reference:
+        Kingma and Ba (2015), "Adam: a method for stochastic optimization", Section 2.
+    """
+
+    beta1, beta2, epsilon = 0.9, 0.999, 1e-7
+
+    def __init__(self, networks: Networks, rates: Tensor) -> None:
+        self._networks, self._rates = networks, rates.double()
+        self._mean, self._square, self._step = (networks.zeros() for _ in range(3))
+        self._count = torch.zeros(networks.count, dtype=torch.float64)
+        self._weights, self._steps = networks.views(networks.weights), networks.views(self._step)
+        self._moments = networks.views(self._mean) + networks.views(self._square)
+
+    def reset(self, chosen: Tensor) -> None:
+        """Forget the moments of the networks chosen by a mask."""
+        for moment in self._moments:
+            moment[chosen] = 0.0
+        self._count[chosen] = 0.0
+
+    def step(self) -> None:
+        """Move all networks against `networks.gradient`."""
+        gradient = self._networks.gradient
+        self._mean.lerp_(gradient, 1 - self.beta1)
+        self._square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+        torch.sqrt(self._square, out=self._step)
+        torch.div(self._mean, self._step.add_(self.epsilon), out=self._step)
+        self._count += 1
+        bias = (1 - self.beta2**self._count).sqrt() / (1 - self.beta1**self._count)
+        scale = (-self._rates * bias).float()[:, None, None]
+        for weights, step in zip(self._weights, self._steps, strict=True):
+            weights.addcmul_(scale, step)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """The network and the stream that optimisers are tried on.
+
+    Args:
+        stream: The cells as they arrive.
+        penalty: The constant c of the penalty c Σ W².
+        activated: Whether the logits are the last layer after its ELU.
+    """
+
+    stream: CellStream
+    penalty: float = 1e-4
+    activated: bool = False
+
+
+def train(trial: Trial, settings: Sequence[Setting], seeds: Sequence[int]) -> Curves:
+    """Train one network a setting and seed; the settings of a seed see the same cells and start.
+
+    Args:
+        trial: The network and the stream.
+        settings: Rates and resets.
+        seeds: The seeds.
+
+    Returns:
+        The losses on every batch, before it was trained on.
+
+    Example:
+        >>> from driftrate.streams.cytometry import CellStream, Phase, simulate_cells
+        >>> stream = CellStream(simulate_cells(), phases=(Phase((0.0, 0.0, 0.0, 1.0), 3),))
+        >>> curves = train(Trial(stream), [Setting(0.01), Setting(0.1, (2,))], seeds=[0, 1])
+        >>> curves.entropy.shape
+        (2, 2, 3)
+    """
+    block = max(1, _TOGETHER // len(settings))
+    with one_thread():
+        parts = [
+            _train_block(trial, settings, seeds[start : start + block])
+            for start in range(0, len(seeds), block)
+        ]
+    entropy, penalty = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    return Curves(entropy, penalty)
+
+
+def _train_block(trial: Trial, settings: Sequence[Setting], seeds: Sequence[int]) -> Curves:
+    shape = (len(settings), len(seeds))
+    networks = Networks(list(seeds) * len(settings), trial.penalty, trial.activated)
+    rates = torch.tensor([setting.rate for setting in settings])
+    adam = Adam(networks, rates.repeat_interleave(len(seeds)))
+    entropy = torch.empty(trial.stream.steps, networks.count)
+    penalty = torch.empty_like(entropy)
+    for step, (x, label) in enumerate(trial.stream.batches(seeds)):
+        chosen = torch.tensor([step in setting.resets for setting in settings])
+        if chosen.any():
+            adam.reset(chosen.repeat_interleave(len(seeds)))
+        entropy[step], penalty[step] = networks.backward(
+            torch.from_numpy(x).repeat(len(settings), 1, 1),
+            torch.from_numpy(label).repeat(len(settings), 1),
+        )
+        adam.step()
+    return Curves(entropy.T.reshape(*shape, -1).numpy(), penalty.T.reshape(*shape, -1).numpy())
