@@ -318,8 +318,8 @@ CLAIMS = (
         "Regret rises, levels off and rises again, for every d.",
         "Figure 5",
         "figure5",
-        "in the middle tenth of the run regret grows at less than a quarter of the pace of the"
-        " first and of the last fifth",
+        "for each d, model and reading of 0.1, regret grows in the middle tenth of the run at less"
+        " than a quarter of the pace of the first and of the last fifth",
         _rise_level_rise,
     ),
     Claim(

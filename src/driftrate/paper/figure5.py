@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 TITLE = "Regret rises, levels off and rises again"
 CAPTION = (
-    "The spiral with ℓ = 8 and B = 256. Left: cumulative regret of the paper's rule (solid,"
-    " darker for larger d); it rises while the target spirals in, rests near the origin, and rises"
-    " as the target leaves. Middle: the total over d, beside the exact form, the best constant"
-    " rate in hindsight and rate 0. In high dimension a jump moves the target by more than its own"
-    " length: no learner can track it, and at d = 1,024 the paper's rule is no better than never"
-    " moving at all. Right: the first two coordinates at d = 128."
+    "The spiral with ℓ = 8 and B = 256. Left: cumulative regret of the paper's rule (darker for"
+    " larger d); it rises while the target spirals in, rests near the origin, and rises as the"
+    " target leaves. Middle: the total over d, beside the exact form, the best constant rate in"
+    " hindsight and rate 0. In high dimension a jump moves the target by more than its own length"
+    " and nothing can track it: at d = 1,024 every rule meets the line of rate 0, never to move at"
+    " all, or has more regret than it. Right: the first two coordinates at d = 128. N(0, 0.1) is"
+    " read as a deviation of 0.1; the verdicts also weigh the reading as a variance."
 )
 DIMS = tuple(2**k for k in range(1, 11))
 STEPS, HOLD, BATCH, SHOWN, EVERY = 2000, 8, 256, 128, 20

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from io import BytesIO
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -64,7 +63,8 @@ def reproduce(
             for _ in _compute(store, name, todo, jobs):
                 progress.advance(1)
             tables[name] = {piece.name: store.read(name, piece) for piece in plan[name]}
-            sections[name] = _picture(name, module, tables[name], out)
+            drawing = store.drawing(name, plan[name])
+            sections[name] = _picture(name, module, tables[name], out, drawing)
             judgements = [judge(claim, tables) for claim in CLAIMS if claim.figure in tables]
             _write(out, judgements, sections, context, perf_counter() - begin)
     return judgements
@@ -84,21 +84,25 @@ def _compute(store: Store, figure: str, pieces: list[Piece], jobs: int) -> Itera
     yield from parallel(delayed(store.compute)(figure, piece) for piece in pieces)
 
 
-def _picture(name: str, module: Figure, tables: Tables, out: Path) -> Section:
-    from matplotlib import rc_context
+def _picture(name: str, module: Figure, tables: Tables, out: Path, drawing: Path) -> Section:
+    """Draw a figure, unless the same one was drawn before."""
+    png, svg = out / f"{name}.png", out / f"{name}.svg"
+    if not (drawing.exists() and png.exists()):
+        from matplotlib import rc_context
 
-    picture = module.draw(tables)
-    picture.savefig(out / f"{name}.png", dpi=150)
-    buffer = BytesIO()
-    # A fixed salt and no date: the same runs give the same bytes.
-    with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        picture.savefig(buffer, format="svg", metadata={"Date": None})
-    (out / f"{name}.svg").write_bytes(buffer.getvalue())
+        picture = module.draw(tables)
+        picture.savefig(png, dpi=150)
+        for old in drawing.parent.glob("picture-*.svg"):
+            old.unlink()
+        # A fixed salt and no date: the same runs give the same bytes.
+        with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+            picture.savefig(drawing, format="svg", metadata={"Date": None})
+    svg.write_bytes(drawing.read_bytes())
     caption = module.CAPTION
     sources = tables.get("source")
     if sources is not None:
         caption += f" Cells: {sources['source'][0].as_py()}."
-    return Section(name, module.TITLE, caption, buffer.getvalue())
+    return Section(name, module.TITLE, caption, svg.read_bytes())
 
 
 def _write(

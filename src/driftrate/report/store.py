@@ -52,6 +52,12 @@ class Store:
         digest = hashlib.sha256(f"{self._code}\n{figure}\n{piece.name}\n{piece.key}".encode())
         return self.folder / figure / f"{piece.name}-{digest.hexdigest()[:12]}.parquet"
 
+    def drawing(self, figure: str, pieces: list[Piece]) -> Path:
+        """Return where the picture of these pieces is kept."""
+        names = "\n".join(self.path(figure, piece).name for piece in pieces)
+        digest = hashlib.sha256(names.encode()).hexdigest()[:12]
+        return self.folder / figure / f"picture-{digest}.svg"
+
     def has(self, figure: str, piece: Piece) -> bool:
         """Tell whether a piece is done."""
         return self.path(figure, piece).exists()
