@@ -113,6 +113,14 @@ class TestBadInput:
         assert done.returncode != 0
         assert done.stderr.count("\n") == 1
 
+    def test_wrong_cells(self, tmp_path):
+        (tmp_path / "cells.h5ad").write_text("not HDF5")
+        done = command("figure6", "--data", tmp_path / "cells.h5ad", "--out", tmp_path / "out")
+        assert done.returncode != 0
+        assert "cells.h5ad" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
     def test_an_experiment_that_fails_is_an_error(self, tmp_path, monkeypatch):
         module = room.load("figure3")
         monkeypatch.setattr(module, "pieces", lambda _: [Piece("a", "", lambda: 1 / 0)])

@@ -49,12 +49,13 @@ def reproduce(
     figures = {name: load(name) for name in FIGURES if not names or name in names}
     for name in names:
         load(name)
+    # Bad data is found here, before anything is written.
+    plan = {name: module.pieces(context) for name, module in figures.items()}
     store = Store(out / "runs")
     begin = perf_counter()
     sections: dict[str, Section] = {}
     tables: dict[str, Tables] = {}
     judgements: list[Judgement] = []
-    plan = {name: module.pieces(context) for name, module in figures.items()}
     with _Progress(sum(map(len, plan.values())), show) as progress:
         for name, module in figures.items():
             progress.say(name)

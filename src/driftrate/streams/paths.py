@@ -124,7 +124,7 @@ def warmup_spiral(
     """Return the discrete spiral in the plane of Figure 1.
 
     It starts at (1, 0) and jumps clockwise by `turn` every `hold` steps, the radius shrinking by
-    `decay` a jump. The paper prints neither constant; these draw its picture.
+    `decay` a jump. The paper prints neither constant; these are ours and look like it.
 
     Args:
         jumps: How many positions.
