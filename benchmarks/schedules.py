@@ -2,7 +2,8 @@
 
     python benchmarks/schedules.py
 
-Every figure is the smallest of several interleaved rounds, so that a busy machine slows all alike.
+Every figure is the smallest of many short, interleaved rounds, so that a busy machine slows all
+alike.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rich.table import Table
 
 import driftrate as dr
 
-ROUNDS, CALLS = 7, 2000
+ROUNDS, CALLS = 60, 200
 ROW = {
     "batch_size": 64.0,
     "shift": 0.1,
@@ -61,7 +62,7 @@ def main() -> None:
     best = dict.fromkeys(jobs, float("inf"))
     for _ in range(ROUNDS):
         for key, job in jobs.items():
-            calls = CALLS if key[1] == "floats" and "flow" not in key[0] else 10
+            calls = CALLS if key[1] == "floats" and "flow" not in key[0] else 4
             best[key] = min(best[key], timeit.timeit(job, number=calls) / calls)
 
     yardstick = best["StepLR.step()", "floats"]
