@@ -1,0 +1,14 @@
+"""One line in a PyTorch loop: a rate that follows the shift in the data.
+
+    import driftrate.torch
+
+    rate = driftrate.torch.attach(optimizer, schedule)
+
+The loop stays as it is. `rate.state_dict()` goes into the checkpoint beside the optimizer's,
+`rate.record` to the logger, and `rate` itself to frameworks that ask for an `LRScheduler`.
+"""
+
+from driftrate._torch.attach import attach
+from driftrate._torch.rate import Rate
+
+__all__ = ["Rate", "attach"]

@@ -1,0 +1,733 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_loop
+import torch
+from small_loop import Fraction
+
+import driftrate as dr
+import driftrate.torch
+from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
+
+HERE = Path(__file__).parent
+attach = driftrate.torch.attach
+
+
+def flat(tensors):
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def gradient(net, x, y):
+    grads = torch.autograd.grad(small_loop.loss(net, x, y), list(net.parameters()))
+    return flat(grads).numpy()
+
+
+def expected_signal(mode, net, step, last):
+    """The signal by the definition, with whole gradients in NumPy."""
+    x, y = small_loop.batch(step)
+    if mode == "sequence":
+        now = gradient(net, x, y)
+        if last is None:
+            return now, None
+        apart = now - last
+        return now, dr.Signal(cross=now @ last, spread=apart @ apart / 2)
+    half = small_loop.BATCH // 2
+    parts = [gradient(net, x[:half], y[:half]), gradient(net, x[half:], y[half:])]
+    return None, dr.estimate.from_parts(np.stack(parts))
+
+
+@pytest.mark.parametrize("mode", small_loop.MODES)
+def test_same_trajectory_as_the_core(mode):
+    """Weights and rates are those of the pure rule and a step written out by hand."""
+    net, optimizer, rate = small_loop.start("SGD", mode)
+    twin = small_loop.model()
+    schedule, state, last = Fraction(), Fraction().init(), None
+    for step in range(small_loop.STEPS):
+        last, signal = expected_signal(mode, twin, step, last)
+        eta = 0.0
+        if signal is not None:
+            eta, state = schedule.update(
+                state, dr.Signal(cross=float(signal.cross), spread=float(signal.spread))
+            )
+        whole = gradient(twin, *small_loop.batch(step))
+        with torch.no_grad():
+            weights = flat(twin.parameters()) - eta * torch.from_numpy(whole)
+            torch.nn.utils.vector_to_parameters(weights, twin.parameters())
+        small_loop.run(net, optimizer, rate, [step])
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(eta, rel=1e-10, abs=1e-14)
+    assert torch.allclose(flat(net.parameters()), flat(twin.parameters()), rtol=1e-10, atol=1e-12)
+    assert rate.steps == small_loop.STEPS
+
+
+@pytest.mark.parametrize("name", sorted(dr.registry()))
+def test_every_schedule_attaches(name):
+    """What no mode measures is told; the rates are those of the rule on the same signals."""
+    schedule = dr.registry()[name].example()
+    net = small_loop.model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    mode = "parts" if {"cross", "spread", "parts"} & set(schedule.signals) else None
+    rate = attach(optimizer, schedule, mode=mode, batch_size=small_loop.BATCH, relative=False)
+    state, moved = schedule.init(), 0.0
+    for step in range(30):
+        told = {"shift": 0.1 * (step % 7), "loss": 0.5, "loss_shift": 0.01}
+        rate.tell(**told)
+        optimizer.zero_grad()
+        small_loop.backward(rate, net, step)
+        whole = dr.estimate.from_parts(
+            np.stack([gradient(net, *map(h, small_loop.batch(step))) for h in (first, second)])
+        )
+        signal = whole._replace(batch_size=small_loop.BATCH, step_length=moved, parts=2.0, **told)
+        values = {key: float(getattr(signal, key)) for key in schedule.signals}
+        if rate.mode == "parts" and "loss" in values:
+            values["loss"] = small_loop.loss(net, *small_loop.batch(step)).item()
+        eta, state = schedule.update(state, dr.Signal(**values))
+        before = flat(net.parameters()).detach().clone()
+        optimizer.step()
+        moved = float((flat(net.parameters()).detach() - before).norm())
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(eta, rel=1e-10, abs=1e-14)
+
+
+def first(t):
+    return t[: len(t) // 2]
+
+
+def second(t):
+    return t[len(t) // 2 :]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tensor", [False, True], ids=["float", "tensor"])
+@pytest.mark.parametrize("form", ["loop", "foreach", "fused"])
+@pytest.mark.parametrize("kind", ["SGD", "momentum", "Adam", "AdamW"])
+def test_every_optimizer_uses_the_rate_of_its_own_step(kind, form, tensor, dtype):
+    """A scheduled run equals one whose rates are set by hand before each step."""
+    cls, options = {
+        "SGD": (torch.optim.SGD, {}),
+        "momentum": (torch.optim.SGD, {"momentum": 0.9}),
+        "Adam": (torch.optim.Adam, {}),
+        "AdamW": (torch.optim.AdamW, {"weight_decay": 0.1}),
+    }[kind]
+    options |= {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[
+        form
+    ]
+    if tensor and form == "foreach" and cls is not torch.optim.SGD:
+        pytest.skip("torch allows a tensor rate with foreach only where it is capturable")
+
+    def make(scheduled):
+        net = small_loop.model(dtype)
+        lr = torch.tensor(0.07) if tensor else 0.07
+        optimizer = cls(net.parameters(), lr=lr, **options)
+        schedule = dr.InverseTimeRate(0.07)
+        rate = attach(optimizer, schedule) if scheduled else None
+        for step in range(12):
+            optimizer.zero_grad()
+            small_loop.backward(None, net, step, dtype)
+            if not scheduled:
+                value = 0.07 / (step + 1)
+                group = optimizer.param_groups[0]
+                group["lr"] = torch.tensor(value) if tensor else value
+            optimizer.step()
+        if scheduled:
+            assert rate.steps == 12
+            kept = optimizer.param_groups[0]["lr"]
+            assert kept is lr if tensor else isinstance(kept, float)
+        return flat(net.parameters())
+
+    assert torch.equal(make(True), make(False))
+
+
+def test_capturable_optimizers():
+    if not torch.cuda.is_available():
+        pytest.skip("capturable optimizers need CUDA: benchmarks/adapters.py --gpu checks them")
+    net = small_loop.model().cuda()
+    lr = torch.tensor(0.1, device="cuda")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=lr, capturable=True)
+    rate = attach(optimizer, dr.InverseTimeRate(0.1))
+    x, y = (t.cuda() for t in small_loop.batch(0))
+    small_loop.loss(net, x, y).backward()
+    optimizer.step()
+    assert rate.steps == 1
+
+
+def test_groups_keep_their_proportions():
+    net = small_loop.model()
+    groups = [{"params": net[0].parameters()}, {"params": net[2].parameters(), "lr": 0.02}]
+    optimizer = torch.optim.SGD(groups, lr=torch.tensor(0.1))
+    rate = attach(optimizer, dr.ConstantRate(0.5))
+    small_loop.run(net, optimizer, rate, range(2))
+    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.5)
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(0.1)
+    rate.detach()
+    small_loop.run(net, optimizer, None, range(2))
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(0.1)
+    for group, base in zip(optimizer.param_groups, (0.1, 0.02), strict=True):
+        group["lr"] = base
+    rate = attach(optimizer, dr.ConstantRate(0.5), relative=True)
+    extra = torch.nn.Parameter(torch.ones(1))
+    optimizer.add_param_group({"params": [extra], "lr": 1.0})
+    small_loop.run(net, optimizer, rate, range(2))
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.05, 0.01, 0.5])
+
+
+def test_measured_factors_multiply_the_rate_of_other_optimizers():
+    net, optimizer, rate = small_loop.start("Adam", "sequence")
+    assert rate.relative
+    assert rate.schedule.max_rate == 1.0
+    rates = small_loop.run(net, optimizer, rate, range(50))
+    assert 0.0 < max(rates) <= 0.05
+    assert not small_loop.start("SGD", "sequence")[2].relative
+
+
+def test_missing_and_frozen_gradients():
+    net = small_loop.model()
+    unused = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+    optimizer = torch.optim.SGD([*net.parameters(), unused, frozen], lr=0.1)
+    rate = attach(optimizer, Fraction())
+    optimizer.step()
+    assert rate.steps == 0  # there was nothing to update
+    twin, twins, other = small_loop.start("SGD", "sequence")
+    rates = small_loop.run(net, optimizer, rate, range(20))
+    assert rates == small_loop.run(twin, twins, other, range(20))
+    assert torch.equal(unused, torch.ones(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mode", small_loop.MODES)
+def test_a_parameter_that_misses_a_part_has_gradient_zero(mode):
+    values = {}
+    for hidden in (False, True):
+        weights = [torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2)]
+        optimizer = torch.optim.SGD(weights, lr=0.1)
+        rate = attach(optimizer, Fraction(), mode=mode)
+        for step in range(3):
+            optimizer.zero_grad()
+            for part in range(1 if mode == "sequence" else 3):
+                loss = (weights[0] * torch.tensor([1.0 + step, 2.0 + part])).sum()
+                if step + part != 1 or not hidden:
+                    loss = loss + (0.0 if step + part == 1 else 3.0) * weights[1].sum()
+                if mode == "parts":
+                    with rate.part():
+                        loss.backward()
+                else:
+                    loss.backward()
+            optimizer.step()
+        values[hidden] = rate.record
+    assert values[True] == pytest.approx(values[False], nan_ok=True)
+
+
+@pytest.mark.parametrize("mode", small_loop.MODES)
+def test_sparse_embeddings_measure_like_dense_ones(mode):
+    records = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(20, 3, sparse=sparse, dtype=torch.float64)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+        rate = attach(optimizer, Fraction(max_rate=0.1), mode=mode)
+        for step in range(10):
+            rows = torch.randint(20, (8,), generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            if mode == "parts":
+                rate.backward(lambda r, net=table: net(r).square().mean(), rows)
+            elif mode == "accumulation":
+                for half in rows.split(4):
+                    (table(half).square().mean() / 2).backward()
+            else:
+                table(rows).square().mean().backward()
+            optimizer.step()
+        records.append([*rate.record.values(), *table.weight.detach().flatten().tolist()])
+    assert records[0] == pytest.approx(records[1], rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", small_loop.MODES)
+def test_half_precision_is_measured_in_full(mode, dtype):
+    """Products of gradients of 1e-4 vanish in float16; sums of thousands stall in bfloat16."""
+    torch.manual_seed(0)
+    signs = 1.0 + 0.25 * torch.randn(2, 5000)
+    weights = torch.nn.Parameter(torch.zeros(5000, dtype=dtype))
+    optimizer = torch.optim.SGD([weights], lr=1e-3)
+    rate = attach(optimizer, Fraction(max_rate=1e-3), mode=mode)
+    kept = []
+    for half in signs:
+        kept.append((half * 1e-4).to(dtype).double())
+        if mode == "sequence":
+            optimizer.zero_grad()
+        loss = (weights * kept[-1].to(dtype)).sum()
+        if mode == "parts":
+            with rate.part():
+                loss.backward()
+        else:
+            loss.backward()
+        if mode == "sequence":
+            optimizer.step()
+    if mode != "sequence":
+        optimizer.step()
+        kept = [2.0 * k for k in kept]
+    cross, apart = float(kept[0] @ kept[1]), float((kept[0] - kept[1]).square().sum())
+    assert rate.record["signal"] == pytest.approx(cross, rel=1e-2)
+    noise = apart / (2.0 if mode == "sequence" else 4.0)
+    assert rate.record["noise"] == pytest.approx(noise, rel=1e-2)
+
+
+def test_ten_million_squares_are_summed_accurately():
+    from driftrate._torch.measure import squared
+
+    values = torch.rand(10_000_000) + 0.5
+    like = torch.zeros((), dtype=torch.float64)
+    assert float(squared([values], like)) == pytest.approx(
+        float(values.double().square().sum()), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("mode", small_loop.MODES)
+def test_clipping_scales_signal_and_noise_alike(mode):
+    records = []
+    for factor in (1.0, 0.125):
+        net = small_loop.model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        rate = attach(optimizer, Fraction(max_rate=0.0), mode=mode)
+        for step in range(2):
+            optimizer.zero_grad()
+            small_loop.backward(rate, net, step)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in net.parameters()])
+            torch.nn.utils.clip_grad_norm_(net.parameters(), factor * float(norm))
+            optimizer.step()
+        records.append((rate.record["signal"], rate.record["noise"]))
+    (signal, noise), clipped = records
+    assert clipped == pytest.approx((signal / 64, noise / 64), rel=1e-4)
+
+
+@pytest.mark.parametrize("mode", small_loop.MODES)
+@pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
+def test_loss_scaling_leaves_no_trace(mode, fused):
+    """Rates, counts and weights are those of a run without scaler that leaves the bad steps out."""
+    bad = {4, 9, 10}
+    outcomes = []
+    for scaled in (False, True):
+        net = small_loop.model(torch.float32)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.05, fused=fused)
+        rate = attach(optimizer, Fraction(), mode=mode)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=6, enabled=scaled)
+        rates = []
+        for step in range(25):
+            if step in bad and not scaled:
+                continue
+            x, y = small_loop.batch(step, torch.float32)
+            optimizer.zero_grad()
+            y = y * math.inf if step in bad else y
+            if mode == "parts":
+                rate.backward(lambda x, y, n=net: small_loop.loss(n, x, y), x, y, scaler=scaler)
+            elif mode == "accumulation":
+                for half in (first, second):
+                    scaler.scale(small_loop.loss(net, half(x), half(y)) / 2).backward()
+            else:
+                scaler.scale(small_loop.loss(net, x, y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            rates.append(optimizer.param_groups[0]["lr"])
+        outcomes.append((rate.steps, rates, flat(net.parameters()).detach().numpy()))
+    (steps, rates, weights), (scaled_steps, scaled_rates, scaled_weights) = outcomes
+    assert scaled_steps == steps == 22
+    if mode == "sequence" and fused:
+        # A skipped gradient replaces the last good one: the next step has nothing to compare with.
+        assert scaled_rates[:4] == pytest.approx(rates[:4], rel=1e-4)
+        assert np.isfinite(scaled_weights).all()
+        return
+    kept = [r for step, r in enumerate(scaled_rates) if step not in bad]
+    assert kept == pytest.approx(rates, rel=2e-4)
+    np.testing.assert_allclose(scaled_weights, weights, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("style", ["positional", "keyword"])
+def test_closures_are_measured_when_their_gradients_exist(style):
+    net, optimizer, rate = small_loop.start("momentum", "sequence")
+    twin, twins, other = small_loop.start("momentum", "sequence")
+    for step in range(30):
+
+        def closure(step=step):
+            optimizer.zero_grad()
+            return small_loop.backward(rate, net, step)
+
+        value = (
+            optimizer.step(closure) if style == "positional" else optimizer.step(closure=closure)
+        )
+        assert value.ndim == 0
+        small_loop.run(twin, twins, other, [step])
+    assert torch.equal(flat(net.parameters()), flat(twin.parameters()))
+    assert rate.steps == 30
+
+
+def test_a_closure_tells_the_loss():
+    net = small_loop.model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    schedule = dr.NonconvexRate(smoothness=4.0, noise_std=1.0)
+    rate = attach(optimizer, schedule, batch_size=small_loop.BATCH)
+    rate.tell(loss_shift=0.0)
+    optimizer.step(lambda: small_loop.backward(None, net, 0))
+    assert rate.steps == 1
+
+
+def test_bad_gradients_leave_the_rate_as_it_was():
+    for mode in small_loop.MODES:
+        net, optimizer, rate = small_loop.start("SGD", mode)
+        rates = small_loop.run(net, optimizer, rate, range(10))
+        saved = [p.detach().clone() for p in net.parameters()]
+        small_loop.backward(rate, net, 10)
+        for p in net.parameters():
+            p.grad.fill_(math.nan)
+        optimizer.step()
+        assert optimizer.param_groups[0]["lr"] == rates[-1]
+        with torch.no_grad():
+            for p, old in zip(net.parameters(), saved, strict=True):
+                p.copy_(old)
+        after = small_loop.run(net, optimizer, rate, range(11, 20))
+        assert all(math.isfinite(r) for r in after)
+        assert after[-1] != rates[-1]
+
+
+class Sharded(torch.nn.Parameter):
+    pass
+
+
+Sharded.__name__ = "DTensor"
+
+
+def test_refusals_leave_the_optimizer_untouched(monkeypatch):
+    net = small_loop.model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def refused(match, kind=ConfigError, opt=None, schedule=None, **options):
+        opt = optimizer if opt is None else opt
+        with pytest.raises(kind, match=match):
+            attach(opt, schedule or Fraction(), **options)
+        if isinstance(opt, torch.optim.Optimizer):
+            assert not opt._optimizer_step_pre_hooks
+            assert not opt._optimizer_step_post_hooks
+            assert not any(p._post_accumulate_grad_hooks for p in net.parameters())
+
+    refused("not a torch optimizer", opt=net)
+    refused("must be a Schedule", schedule=0.1)
+    refused("mode must be one of", mode="half")
+    refused("needs ddp=", mode="ranks")
+    refused("DistributedDataParallel", ddp=net)
+    refused("LBFGS", opt=torch.optim.LBFGS(net.parameters()))
+    refused("no parameters", opt=torch.optim.SGD([{"params": []}], lr=0.1))
+    refused("sharded", opt=torch.optim.SGD([Sharded(torch.ones(1))], lr=0.1))
+    rateless = torch.optim.SGD(net.parameters(), lr=0.1)
+    del rateless.param_groups[0]["lr"]
+    refused("no `lr`", opt=rateless)
+
+    class NeedsParts(Fraction):
+        signals = ("cross", "parts")
+
+    refused(
+        'mode="parts" or mode="accumulation" or mode="ranks"',
+        kind=MissingSignal,
+        schedule=NeedsParts(),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.distributed, "is_initialized", lambda: True)
+        patch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+        refused("ranks would disagree", mode="parts")
+        attach(optimizer, Fraction(), mode="parts", ddp=False).detach()
+
+    class Wrapping(torch.optim.Optimizer):
+        def __init__(self):
+            pass
+
+    with pytest.raises(ConfigError, match="attach to the optimizer itself"):
+        attach(Wrapping(), Fraction())
+
+    attach(optimizer, Fraction())
+    with pytest.raises(ConfigError, match="has a rate already"):
+        attach(optimizer, Fraction())
+
+
+def test_errors_at_a_step_come_before_it():
+    net = small_loop.model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    rate = attach(optimizer, dr.LinearRate(dim=4, noise_std=1.0))
+    small_loop.backward(None, net, 0)
+    before = flat(net.parameters()).detach().clone()
+    with pytest.raises(MissingSignal, match=r"attach\(batch_size"):
+        optimizer.step()
+    rate.tell(batch_size=4)
+    with pytest.raises(MissingSignal, match=r"rate.tell\(shift=...\)"):
+        optimizer.step()
+    rate.tell(batch_size=4, shift=-1.0)
+    with pytest.raises(SignalError, match="shift"):
+        optimizer.step()
+    assert torch.equal(flat(net.parameters()), before)
+    with pytest.raises(SignalError, match="cannot be told"):
+        rate.tell(cross=1.0)
+    with pytest.raises(ConfigError, match='mode="parts"'):
+        rate.backward(lambda x: x, torch.ones(4))
+
+
+def test_part_arguments():
+    _, _, rate = small_loop.start("SGD", "parts")
+    with pytest.raises(ConfigError, match="2 or more"):
+        rate.backward(lambda x: x, torch.ones(4), parts=1)
+    with pytest.raises(ConfigError, match="tensors of the batch"):
+        rate.backward(lambda x: x)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(7, 2), (8, 4), (3, 4), (1, 2)])
+def test_parts_add_up_to_the_whole_batch(size, parts):
+    net, optimizer, rate = small_loop.start("SGD", "parts")
+    x, y = small_loop.batch(0, size=size)
+    value = rate.backward(lambda x, y: small_loop.loss(net, x, y), x, y, parts=parts)
+    whole = gradient(net, x, y)
+    assert float(value) == pytest.approx(small_loop.loss(net, x, y).item())
+    np.testing.assert_allclose(flat(p.grad for p in net.parameters()), whole, rtol=1e-12)
+    optimizer.step()
+    assert rate.steps == 1
+    if parts <= size and size % parts == 0:
+        pieces = [
+            gradient(small_loop.model(), *piece)
+            for piece in zip(x.chunk(parts), y.chunk(parts), strict=True)
+        ]
+        signal = dr.estimate.from_parts(np.stack(pieces))
+        assert rate.record["signal"] == pytest.approx(signal.cross, rel=1e-10)
+        assert rate.record["noise"] == pytest.approx(signal.spread, rel=1e-10)
+
+
+def test_resume_in_a_new_process_is_bitwise(tmp_path):
+    ends = {}
+    pairs = [(kind, "sequence") for kind in small_loop.OPTIMIZERS]
+    for kind, mode in [*pairs, ("AdamW-fused", "parts"), ("momentum", "accumulation")]:
+        net, optimizer, rate = small_loop.start(kind, mode)
+        small_loop.run(net, optimizer, rate, range(37))
+        states = {"model": net, "optimizer": optimizer, "rate": rate}
+        saved = {name: thing.state_dict() for name, thing in states.items()}
+        torch.save({**saved, "next": 37}, tmp_path / f"{kind}@{mode}.pt")
+        rates = small_loop.run(net, optimizer, rate, range(37, 37 + small_loop.STEPS))
+        ends[f"{kind}@{mode}"] = (net, rates)
+    command = [sys.executable, str(HERE / "resume_child.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name, (net, rates) in ends.items():
+        resumed = torch.load(tmp_path / f"{name}.done", weights_only=True)
+        assert resumed["rates"] == rates, name
+        for key, value in net.state_dict().items():
+            assert torch.equal(resumed["model"][key], value), name
+
+
+def test_states_that_do_not_fit():
+    net, optimizer, rate = small_loop.start("SGD", "sequence")
+    small_loop.run(net, optimizer, rate, range(3))
+    good = rate.state_dict()
+    before = rate.record
+    for change, match in [
+        ({"version": 7}, "version 7; this driftrate reads version 1"),
+        ({"mode": "parts"}, "of mode 'parts', this one of 'sequence'"),
+        ({"base_lrs": []}, "0 parameter groups, the optimizer 1"),
+        ({"schedule": dr.ConstantRate(0.1).dump(dr.ConstantRate(0.1).init())}, "ConstantRate"),
+        ({"source": {}}, "no sequence of gradients"),
+        ({"source": {**good["source"], "previous": []}}, "0 previous gradients"),
+        ({"source": {**good["source"], "previous": [torch.ones(1)] * 4}}, "of shape"),
+    ]:
+        with pytest.raises(StateError, match=match):
+            rate.load_state_dict({**good, **change})
+        assert rate.record == pytest.approx(before, nan_ok=True)
+    with pytest.raises(StateError, match="not a saved rate"):
+        rate.load_state_dict({"lr": 0.1})
+    with pytest.raises(StateError, match=r"lacks \['count'\]"):
+        rate.load_state_dict({key: value for key, value in good.items() if key != "count"})
+    rate.load_state_dict(good)
+
+
+def test_the_face_of_a_scheduler():
+    net, optimizer, rate = small_loop.start("AdamW-tensor", "sequence")
+    assert isinstance(rate, torch.optim.lr_scheduler.LRScheduler)
+    assert "_wrapped_by_lr_sched" not in vars(getattr(optimizer.step, "__func__", optimizer.step))
+    small_loop.run(net, optimizer, rate, range(5))
+    (before,) = rate.get_last_lr()
+    for _ in range(3):
+        rate.step()
+    assert rate.get_lr() == rate.get_last_lr() == [before]
+    before.fill_(9.0)
+    assert rate.get_last_lr() != [before]
+    assert rate.optimizer is optimizer
+    assert rate.steps == 5
+
+
+def test_detach_and_attach_again():
+    for mode in small_loop.MODES:
+        net, optimizer, rate = small_loop.start("SGD", mode)
+        (last,) = small_loop.run(net, optimizer, rate, range(1))
+        rate.detach()
+        assert small_loop.run(net, optimizer, None, range(2)) == [last, last]
+        assert not any(p._post_accumulate_grad_hooks for p in net.parameters())
+        again = attach(optimizer, Fraction(), mode=mode)
+        small_loop.run(net, optimizer, again, range(3))
+        assert (rate.steps, again.steps) == (1, 3)
+
+
+def test_a_dropped_optimizer_takes_its_rate_along():
+    import gc
+    import weakref
+
+    net, optimizer, rate = small_loop.start("SGD", "sequence")
+    gone = weakref.ref(optimizer)
+    del net, optimizer, rate
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("kind", ["momentum", "Adam", "AdamW-fused", "AdamW-tensor"])
+def test_a_notified_shift(kind):
+    net, optimizer, rate = small_loop.start(kind, "sequence")
+    small_loop.run(net, optimizer, rate, range(20))
+    state = optimizer.state[next(iter(net.parameters()))]
+    name = "momentum_buffer" if kind == "momentum" else "exp_avg"
+    moment, before = state[name], state[name].clone()
+    signal = rate._state["cross"]
+    rate.notify_shift("keep")
+    assert torch.equal(moment, before)
+    assert rate._state["cross"] == signal
+    rate.notify_shift("decay", decay=0.25)
+    assert torch.allclose(moment, before / 4)
+    assert rate._state["cross"] == pytest.approx(signal / 4)
+    assert rate._state["count"] == 19 // 4
+    rate.notify_shift("keep", moments="reset")
+    assert not moment.any()
+    assert "step" not in state or float(state["step"]) == 0.0
+    rate.notify_shift()
+    assert rate._state == rate.schedule.init()
+    rates = small_loop.run(net, optimizer, rate, range(20, 40))
+    assert max(rates) > 0.0
+
+
+def test_a_notified_shift_refuses():
+    net, optimizer, rate = small_loop.start("SGD", "sequence")
+    with pytest.raises(ConfigError, match="keep, decay or reset"):
+        rate.notify_shift("forget")
+    with pytest.raises(ConfigError, match="decay must be in"):
+        rate.notify_shift("decay", decay=2.0)
+    rate.detach()
+    optimizer = torch.optim.Rprop(net.parameters(), lr=0.01)
+    rate = attach(optimizer, dr.ConstantRate(0.01))
+    small_loop.run(net, optimizer, rate, range(2))
+    with pytest.raises(ConfigError, match="step_size"):
+        rate.notify_shift("reset")
+    rate.notify_shift("reset", moments="keep")
+
+
+def test_record_without_products_is_nan():
+    net = small_loop.model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    schedule = dr.Estimated(dr.LinearRate(dim=4, noise_std=1.0), dr.estimate.ShiftEMA())
+    rate = attach(optimizer, schedule, batch_size=8)
+    assert rate.mode is None
+    small_loop.run(net, optimizer, rate, range(5))
+    record = rate.record
+    assert record["shift"] > 0.0
+    assert record["rate"] > 0.0
+    assert math.isnan(record["signal"])
+
+
+@pytest.mark.parametrize("habit", ["zeroed", "written", "twice"])
+def test_gradients_whose_memory_is_reused(habit):
+    """The last gradient is held without a copy; where a loop writes into it, it is copied."""
+    records = []
+    for tidy in (True, False):
+        net = small_loop.model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        rate = attach(optimizer, Fraction(max_rate=0.0))
+        for step in range(6):
+            optimizer.zero_grad(set_to_none=tidy or habit != "zeroed")
+            small_loop.backward(None, net, step)
+            optimizer.step()
+            if habit == "written" and not tidy:
+                for p in net.parameters():
+                    p.grad.mul_(2.0)
+        if habit == "twice":
+            optimizer.step()
+            assert math.isnan(rate.record["signal"])
+            continue
+        records.append(rate.record)
+        assert rate._source.holds is tidy
+    if records:
+        assert records[0] == pytest.approx(records[1], nan_ok=True)
+
+
+def test_one_extra_gradient_copy():
+    for mode in small_loop.MODES:
+        net, optimizer, rate = small_loop.start("Adam", mode)
+        small_loop.run(net, optimizer, rate, range(3))
+        held = sum(t.numel() for t in rate._source.buffers.values())
+        assert held == sum(p.numel() for p in net.parameters())
+        assert rate._weights is (rate._source.buffers if mode != "sequence" else rate._weights)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its own tracer
+def test_compiled_models_do_not_recompile():
+    from torch._dynamo.testing import CompileCounter
+
+    net = small_loop.model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.01), foreach=False)
+    rate = attach(optimizer, Fraction())
+    counts = []
+    backend = CompileCounter()
+    compiled = torch.compile(net, backend=backend)
+
+    @torch.compile(backend=backend)
+    def update():
+        optimizer.step()
+
+    rates = []
+    for step in range(12):
+        optimizer.zero_grad()
+        small_loop.backward(None, compiled, step)
+        update()
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        counts.append(backend.frame_count)
+    assert counts[3] == counts[-1]
+    assert rate.steps == 12
+    assert len(set(rates)) > 6
+
+
+def torchrun(folder, world, steps, *more):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
+    command += [f"--nproc-per-node={world}", str(HERE / "ranks_child.py"), str(folder), str(steps)]
+    return subprocess.run(
+        [*command, *more], capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_agree(tmp_path, world):
+    steps = 500
+    done = torchrun(tmp_path, world, steps)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [torch.load(tmp_path / f"{world}-{r}.pt", weights_only=True) for r in range(world)]
+    for other in ranks[1:]:
+        assert other["rates"] == ranks[0]["rates"]
+        for key, value in ranks[0]["model"].items():
+            assert torch.equal(value, other["model"][key])
+    net = small_loop.model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    rate = attach(optimizer, Fraction(max_rate=0.1), mode="parts")
+    rates = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        rate.backward(lambda x, y: small_loop.loss(net, x, y), *small_loop.batch(step), parts=world)
+        optimizer.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    np.testing.assert_allclose(ranks[0]["rates"], rates, rtol=1e-6)
+    for key, value in net.state_dict().items():
+        np.testing.assert_allclose(ranks[0]["model"][key], value, rtol=1e-6)
+
+
+def test_a_rank_that_dies_leaves_an_error_of_torch(tmp_path):
+    done = torchrun(tmp_path, 2, 50, "die")
+    assert done.returncode != 0
+    assert "exitcode" in done.stderr
+    assert not list(tmp_path.glob("*.pt"))
