@@ -12,6 +12,7 @@ from driftrate.schedules.baselines import (
 )
 from driftrate.schedules.convex import ConvexRate
 from driftrate.schedules.linear import LinearRate
+from driftrate.schedules.measured import MeasuredRate
 from driftrate.schedules.nonconvex import NonconvexRate
 from driftrate.schedules.wrappers import Clip, KnownShifts, Warmup, Wrapper
 
@@ -26,6 +27,7 @@ __all__ = [
     "InverseTimeRate",
     "KnownShifts",
     "LinearRate",
+    "MeasuredRate",
     "NonconvexRate",
     "PathLengthRate",
     "RestartedRate",

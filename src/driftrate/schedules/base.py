@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -16,6 +16,9 @@ from driftrate.schedules import _codec, _scalars
 # A Python float or an array of any library: frameworks share no base class to name here.
 Array = Any
 State = dict[str, Any]
+
+
+TRAIL = 0.9  # what the trail of past gradients keeps of itself a step
 
 
 class Signal(NamedTuple):
@@ -34,6 +37,9 @@ class Signal(NamedTuple):
         parts: How many independent parts of equal size the gradient was measured in.
         cross: Mean inner product of two different parts' gradients: unbiased for ‖∇‖².
         spread: The noise of the parts' mean, from their differences: unbiased for E‖g - ∇‖².
+        dim: How many coordinates the gradient has.
+        trail: Inner product of the batch's gradient with the trail of those before it,
+            h_t = 0.9 h_{t-1} + g_{t-1} (the buffer of heavy-ball momentum); 0 at the first step.
 
     Example:
         >>> Signal(batch_size=64, shift=0.1).shift
@@ -49,6 +55,8 @@ class Signal(NamedTuple):
     parts: Array = None
     cross: Array = None
     spread: Array = None
+    dim: Array = None
+    trail: Array = None
 
 
 class _Domain(NamedTuple):
@@ -71,6 +79,8 @@ _DOMAINS = {
     "parts": _Domain(2.0, False, "the number of independent parts of the batch"),
     "cross": _Domain(-inf, False, "estimate.from_parts on the gradients of the parts"),
     "spread": _Domain(0.0, False, "estimate.from_parts on the gradients of the parts"),
+    "dim": _Domain(0.0, True, "the number of the gradient's coordinates"),
+    "trail": _Domain(-inf, False, "⟨gradient, 0.9-decayed sum of those before⟩, 0 at the first"),
 }
 _PLAIN = frozenset({float, int})
 # What the loop below needs of a field, in one look-up: an update costs a microsecond or two.
@@ -110,6 +120,11 @@ class Rule(ABC):
     @abstractmethod
     def signals(self) -> tuple[str, ...]:
         """The fields of `Signal` that the rule needs."""
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The fields among `signals` that the rule can do without."""
+        return frozenset()
 
     @abstractmethod
     def _start(self) -> State:
@@ -174,7 +189,11 @@ class Rule(ABC):
                     signal = self._as_float(name, signal)
             return self._step(_scalars, state, signal)
         xp = array_namespace(last)
-        arrays = {name: self._as_array(xp, name, signal, last) for name in self.signals}
+        arrays = {
+            name: self._as_array(xp, name, signal, last)
+            for name in self.signals
+            if getattr(signal, name) is not None or name not in self.optional
+        }
         value, new = self._step(xp, state, Signal(**arrays))
         if is_numpy_namespace(xp) or not arrays:
             return value, new
@@ -216,6 +235,8 @@ class Rule(ABC):
     def _as_float(self, name: str, signal: Signal) -> Signal:
         value = getattr(signal, name)
         if value is None:
+            if name in self.optional:
+                return signal
             raise self._missing(name)
         if isinstance(value, bool) or not isinstance(value, Real):
             hint = "; for arrays start from init(like=array)" if is_array_api_obj(value) else ""
@@ -261,6 +282,10 @@ class Schedule(Rule):
     @abstractmethod
     def example(cls) -> Self:
         """Return a configuration for tests, docs and races that enumerate all schedules."""
+
+    def reading(self, fields: Collection[str]) -> Schedule:
+        """Return the form of this schedule for a loop that gives no more than these fields."""
+        return self
 
 
 class Estimator(Rule):

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from driftrate.errors import ConfigError
+from driftrate.learners.hedged import HedgedRate
 from driftrate.learners.ledger import Ledger
 from driftrate.learners.projections import Projection
-from driftrate.schedules.base import Array, Schedule, Signal
+from driftrate.schedules.base import TRAIL, Array, Schedule, Signal
 from driftrate.simulation.clairvoyant import Clairvoyant
 from driftrate.simulation.direct import DirectSampler
 from driftrate.simulation.exact import ExactSampler
@@ -23,7 +24,7 @@ from driftrate.streams.backend import Backend
 from driftrate.streams.base import Stream
 from driftrate.streams.target import Standing, Target
 
-Rule = Schedule | Clairvoyant
+Rule = Schedule | Clairvoyant | HedgedRate
 PART_SIGNALS = frozenset({"parts", "cross", "spread"})
 
 
@@ -102,6 +103,7 @@ class Engine:
         self.error += backend.asarray(start)
         self.rates = backend.zeros(lanes, seeds, scalar=True)
         self.step_length = backend.zeros(lanes, seeds, scalar=True)
+        self._trail: Array | None = None  # of past gradients, where a rule asks for it
         self.alive = self.rates == 0
         self._all_alive = backend.host  # a device is never asked
         self.diverged_at = backend.zeros(lanes, seeds, scalar=True)
@@ -138,11 +140,15 @@ class Engine:
         standing = Standing(self.stream, target, backend, error)
         if loss_before is not None:
             values["loss_shift"] = xp.abs(standing.expected_loss - loss_before)
-        sample = self.sampler.draw(standing)
+        sample = self._draw(standing)
         self._choose(step, standing, sample, values.get("loss_shift", 0.0))
         self._record(standing, values)
         self._descend(sample, target)
         return target
+
+    def _draw(self, standing: Standing) -> Any:
+        """Draw the step's batch."""
+        return self.sampler.draw(standing)
 
     def _record(self, standing: Standing, values: dict[str, Array]) -> None:
         xp, target = self.backend.xp, standing.target
@@ -204,6 +210,8 @@ class Engine:
         }
         if "step_length" in self.needs:
             measured["step_length"] = self.step_length
+        if "trail" in self.needs:
+            measured["trail"] = self._along(sample)
         if "loss_shift" in self.needs:
             measured["loss_shift"] = loss_shift + xp.zeros_like(self.rates)
         good = self.alive
@@ -219,14 +227,27 @@ class Engine:
                     batch_size=float(target.batch_size),
                     shift=own,
                     parts=float(self.parts) if self.parts > 1 else None,
+                    dim=float(self.stream.dim),
                     **{name: value[lane] for name, value in measured.items()},
                 )
                 rate, self.states[lane] = schedule.update(self.states[lane], revealed)
             else:
-                rate = self.rules[lane].rate(standing)[lane]  # type: ignore[union-attr]
+                rate = self.rules[lane].rate(standing)[lane]  # type: ignore[union-attr, arg-type]
             rates[lane] = rate
         self._mark(good & xp.isfinite(standing.regret + rates), step, rates)
         self.rates = rates if self._all_alive else xp.where(self.alive, rates, 0.0)
+
+    def _along(self, sample: Sample) -> Array:
+        """Return the product of this step's gradient with the trail, and lengthen the trail."""
+        xp, vectors = self.backend.xp, sample.gradient.vectors
+        gradient = vectors(self.error) if callable(vectors) else vectors
+        if self._trail is None:
+            self._trail = gradient + 0.0
+            return xp.zeros_like(self.rates)
+        product = xp.astype(xp.vecdot(gradient, self._trail), self.backend.real)
+        self._trail *= TRAIL
+        self._trail += gradient
+        return product
 
     def _descend(self, sample: Sample, target: Target) -> None:
         """Take the step, in place."""

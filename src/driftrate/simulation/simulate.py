@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from driftrate.errors import ConfigError, MissingDependency
+from driftrate.learners.hedged import HedgedRate
 from driftrate.learners.projections import Projection
 from driftrate.schedules.base import Schedule
 from driftrate.simulation.clairvoyant import Clairvoyant
 from driftrate.simulation.engine import PART_SIGNALS, Engine, Outcome, Record, Rule, needs_of
+from driftrate.simulation.pool import PoolEngine
 from driftrate.simulation.run import Run, Terms
 from driftrate.streams.backend import Backend, make_backend
 from driftrate.streams.base import Stream
@@ -68,13 +70,15 @@ def simulate(
     the batch, in O(dim) a step for linear regression and O(dim + B_t) else; `"direct"` draws it.
 
     All seeds run at once, and so do all schedules of a list: those see the same batches, and each
-    comes out as if it had run alone. The schedule is handed the signals that it declares: the
+    comes out as if it had run alone (a pool does run alone: its copies share batches of their own).
+    The schedule is handed the signals that it declares: the
     batch size, the true shift γ_{t-1}, the batch loss, the change of the expected loss by shift
     alone, the last step's length, ‖g_t‖², and the parts' cross and spread.
 
     Args:
         stream: The stream.
-        schedule: A schedule, a `Clairvoyant` rule, or a list of them.
+        schedule: A schedule, a `HedgedRate`, a `Clairvoyant` rule, or a list of them. Of a pool the
+            regret is the mixture's, and the rate the share-weighted one.
         seeds: How many independent runs.
         seed: The generator's seed.
         method: `"exact"` or `"direct"`.
@@ -105,7 +109,7 @@ def simulate(
     Reference:
         Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 2.
     """
-    single = isinstance(schedule, Schedule | Clairvoyant)
+    single = isinstance(schedule, Schedule | Clairvoyant | HedgedRate)
     rules: list[Rule] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
     _check(stream, rules, seeds, method, project, parts, record)
     begin = _start(start, seeds, stream.dim)
@@ -113,7 +117,7 @@ def simulate(
     for group in _passes(stream, rules):
         members = [rules[i] for i in group]
         place = make_backend(backend, seed, dtype, device)
-        engine = Engine(
+        engine = _engine(
             stream,
             members,
             place,
@@ -145,7 +149,7 @@ def _check(
     if not isinstance(stream, Stream):
         raise ConfigError(f"stream must be a Stream such as LinearStream, got {_kind(stream)}")
     for rule in rules:
-        if not isinstance(rule, Schedule | Clairvoyant):
+        if not isinstance(rule, Schedule | Clairvoyant | HedgedRate):
             raise ConfigError(f"schedule must be a Schedule or a list of them, got {_kind(rule)}")
     if not rules:
         raise ConfigError("schedule must not be an empty list")
@@ -187,13 +191,23 @@ def _start(start: npt.ArrayLike, seeds: int, dim: int) -> npt.NDArray[np.float64
 def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
     """Return which rules can share a pass so that each comes out as if it had run alone.
 
-    Adaptive nature faces every learner by itself, and cutting batches changes what is drawn.
+    Adaptive nature faces every learner by itself, cutting batches changes what is drawn, and so
+    does asking for gradients at many points.
     """
     if stream.nature.adaptive:
         return [[i] for i in range(len(rules))]
-    cut = [bool(needs_of(rule) & PART_SIGNALS) for rule in rules]
-    groups = [[i for i, c in enumerate(cut) if c == kind] for kind in (False, True)]
-    return [group for group in groups if group]
+    alone = [[i] for i, rule in enumerate(rules) if isinstance(rule, HedgedRate)]
+    cut = {
+        i: bool(needs_of(rule) & PART_SIGNALS) for i, rule in enumerate(rules) if [i] not in alone
+    }
+    groups = [[i for i, c in cut.items() if c == kind] for kind in (False, True)]
+    return [group for group in groups if group] + alone
+
+
+def _engine(stream: Stream, members: list[Rule], place: Backend, **options: Any) -> Engine:
+    if isinstance(members[0], HedgedRate):
+        return PoolEngine(stream, members[0], place, **options)
+    return Engine(stream, members, place, **options)
 
 
 def _steps(steps: int, rules: list[Rule], progress: bool) -> Iterable[int]:

@@ -1,0 +1,457 @@
+"""A rate that needs no constants: it measures signal and noise and follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Self
+
+from driftrate.errors import ConfigError
+from driftrate.schedules import _checks, _scalars
+from driftrate.schedules._measured_bank import Bank
+from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, counted, real, register
+
+# Beyond these, squares would leave single precision.
+_SMALLEST, _LARGEST = 1e-15, 1e15
+_OUTLIER = 1e6  # times the expected square: such a batch is not believed the first time
+_CREDIT = 60.0  # batches that the true dimension is worth, where it is told
+_UNKNOWN = 128.0  # the dimension before anything was seen, where it is not
+_KEEP = 0.995  # the share of the past that the effective dimension keeps a step
+_SHARE = 0.2  # of a batch's freedom: what its square weighs against the expected one
+_FLOOR, _UNIT = 0.03, 0.06  # how fast the additive noise and the unit of drift are forgotten
+_CURVED, _PRIOR = 4.0, 1.0 / 16.0  # L before it was measured, and that guess' inverse variance
+_FLAT = 0.25  # the least L: a gradient sequence whose noise persists would hide it
+_CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
+
+
+@register
+@dataclass(frozen=True)
+class MeasuredRate(Schedule):
+    r"""The optimal rate, from what the gradients themselves show of signal and noise.
+
+    For a loss of curvature L the step that brings the weights nearest to the optimum is
+
+        η = ζ/L,    ζ = v/(v + N),    v = ‖∇‖²,    N = E‖ξ‖²,
+
+    ∇ the expected gradient and ξ the noise of the batch's. Products of gradients with independent
+    noise measure v without bias: `cross` those of parts of a batch; `trail` that of the batch with
+    the trail of those before it, h ← 0.9 h + g, whose mean c = ⟨∇, h⟩ follows from v by
+
+        c ← 0.9 c + v - ηL ⟨g, 0.9 h + g⟩,    v ← (1 - ηL)² v + (ηL)² N + q.
+
+    A bank of hypotheses on the drift q (a target that rests, that drifts at one of six speeds, or
+    that has just jumped) corrects (v, c) as Kalman filters do, and is believed by how well it
+    foretold each product and the gradient's square. The noise is N = κv + s, κ = (D + 1)/B as for
+    normal covariates, D the effective dimension, measured as the inverse mean square of what was
+    not foretold of the products. Drift and jumps are expected less the longer the target rests.
+    The rate acts on this very batch; `lagged` uses the batches before alone, as the theorems ask.
+
+    Reads `Signal(batch_size=, dim=, parts=, cross=, spread=, trail=)`; without the parts, in mode
+    "sequence", `Signal(batch_size=, dim=, grad_sq=, trail=)`. All but cross and spread, or
+    grad_sq, may be left out: the rate then makes do with less.
+
+    Args:
+        max_rate: 1/L, the rate at which a gradient without noise would lead straight to the
+            optimum; or None to measure L, by how far the product with the trail falls on the way
+            of one step. The measurement starts from L = 4.
+        mode: `"parts"`, or `"sequence"` for whole gradients alone.
+        lagged: Whether the rate depends on the past alone; its first rate is then 0.
+
+    Example:
+        >>> import driftrate as dr
+        >>> rate = dr.MeasuredRate(max_rate=1.0)
+        >>> state = rate.init()
+        >>> signal = dr.Signal(batch_size=64, dim=10, parts=2, cross=0.5, spread=0.5)
+        >>> for _ in range(20):
+        ...     eta, state = rate.update(state, signal)
+        >>> 0.3 < eta < 0.7  # half of the gradient's square is signal
+        True
+
+    Reference:
+        Extends Algorithm 1 of Fahrbach, Javanmard, Mirrokni and Worah (2023) to unknown shift and
+        noise; the bank is the interacting multiple model of Blom and Bar-Shalom (1988), IEEE
+        Transactions on Automatic Control 33(8).
+    """
+
+    max_rate: float | None = None
+    mode: Literal["parts", "sequence"] = "parts"
+    lagged: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_rate is not None:
+            _checks.number(self, "max_rate", low=0.0, high=_LARGEST, open_low=True)
+        _checks.choice(self, "mode", ("parts", "sequence"))
+        if not isinstance(self.lagged, bool):
+            raise ConfigError(f"MeasuredRate.lagged must be True or False, got {self.lagged!r}")
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The fields of `Signal` that the mode reads."""
+        own = ("grad_sq",) if self.mode == "sequence" else ("parts", "cross", "spread")
+        return ("batch_size", "dim", *own, "trail")
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The fields that it can do without."""
+        return frozenset(("batch_size", "dim", "parts", "trail"))
+
+    @classmethod
+    def example(cls) -> Self:  # noqa: D102
+        return cls(max_rate=1.0)
+
+    def reading(self, fields: Collection[str]) -> MeasuredRate:
+        """Return the form for a loop that gives these fields: without parts, the sequence's."""
+        return self if {"cross", "spread"} <= {*fields} else replace(self, mode="sequence")
+
+    def _start(self) -> State:
+        return Bank.start() | {
+            "rate": 0.0,
+            "share": 0.0,  # ζ of the last step
+            "ahead": 0.0,  # ζ of the next one, from the past alone
+            "floor": 0.0,  # s
+            "unit": 0.0,  # N, as it was measured
+            "length": 0.0,  # ‖h‖²
+            "batch_size": 1.0,
+            "seen": 1.0,
+            "squares": 1.0 / _UNKNOWN,
+            "calm": 0.0,
+            "rest": 0.0,
+            "doubted": 0.0,
+            "foreseen": 0.0,  # what the next product with the trail would be without a step
+            "way": 0.0,  # η⟨g, h⟩ of the last step, h the trail after it
+            "turned": 0.0,
+            "walked": 0.0,
+            "count": 0,
+        }
+
+    def _step(self, xp: Any, state: State, signal: Signal) -> tuple[Array, State]:
+        batch = _Batch.read(xp, self.mode, state, signal)
+        scale = _Scale.read(xp, state, batch, signal.dim)
+        bank = Bank.unpack(xp, state)
+        vx = bank.xp
+        jump, error, shows = scale.jump(xp, batch.square)
+        bank = bank.begin(jump, batch.first)
+        foretold = _Foretold.of(bank, scale)
+
+        seen = bank
+        if batch.trail is not None:
+            noise = scale.noise(seen.level)
+            seen = seen.see_along(
+                batch.trail,
+                noise * (scale.length / scale.dim),
+                vx.sqrt(scale.loud(batch.square, seen.level + noise)),
+            )
+        noise = scale.noise(seen.level)
+        seen, otherwise = seen.see_square(batch.square, noise, 1.0 + scale.falls, scale.freedom)
+        seen = seen.jump(jump, error, shows, otherwise, state["rest"], scale.length / scale.dim)
+        bank = _choose(vx, batch.first, bank, seen)
+        if batch.cross is not None:
+            noise = scale.noise(bank.level)
+            # Two halves: 4N(N + v)/D; k parts: (2k/(k - 1) N + 4v) N/D.
+            variance = (batch.pairs * noise + 4.0 * bank.level) * noise / scale.dim
+            loud = scale.loud(batch.square, bank.level + noise)
+            bank = bank.see_level(batch.cross, variance, loud)
+
+        level = _plain(xp, bank.mean(bank.level))
+        share = _share(xp, bank, scale)
+        used = state["ahead"] if self.lagged else share
+        turned, walked = self._turn(xp, state, batch, scale, foretold)
+        top = self.max_rate
+        if top is None:
+            # A first step that goes too far costs more than one that is short.
+            flat = _FLAT if batch.cross is not None else _CURVED
+            top = _top(xp, turned, walked, flat) * xp.where(batch.first, 0.25, 1.0)
+        rate = used * top
+        if self.mode == "sequence":
+            # Not the share of noise in it, which would confirm whatever was believed.
+            batch = batch._replace(spread=batch.square - level)
+        measured = self._measure(xp, state, bank, scale, batch, foretold, level)
+        scale = scale._replace(floor=measured["floor"], unit=measured["unit"])
+        new, length = self._predict(xp, state, bank, scale, batch, used)
+        ahead = _share(xp, new, scale) if self.lagged else 0.0 * used
+        calm = _plain(xp, bank.weight[0] + bank.weight[1])
+        trail = 0.0 * rate if batch.trail is None else batch.trail
+        result: State = (
+            new.pack(xp)
+            | measured
+            | {
+                "rate": rate,
+                "share": used,
+                "ahead": ahead,
+                "length": length,
+                "batch_size": batch.size,
+                "rest": (state["rest"] + 1.0) * calm,
+                "doubted": 0.0 * used,
+                "foreseen": TRAIL * trail + (level if batch.cross is None else batch.cross),
+                "way": rate * (TRAIL * trail + batch.square),
+                "turned": turned,
+                "walked": walked,
+                "count": counted(state["count"], xp),
+            }
+        )
+        return self._unless(xp, state, batch, foretold, rate, result)
+
+    def _measure(
+        self,
+        xp: Any,
+        state: State,
+        bank: Bank,
+        scale: _Scale,
+        batch: _Batch,
+        foretold: _Foretold,
+        level: Array,
+    ) -> State:
+        """Return the noise and the sums whose quotient is the effective dimension."""
+        first, count = batch.first, real(xp, state["count"], state["rate"])
+        news = _plain(xp, bank.weight[-1])
+        young = 1.0 / (count + 1.0)
+        weight = xp.where(young > _UNIT, young, _UNIT)
+        begin = xp.where(batch.spread > 0.1 * batch.square, batch.spread, 0.1 * batch.square)
+        unit = xp.where(first, begin, scale.unit + weight * (batch.spread - scale.unit))
+        young = 1.0 / (count + 1.5)
+        weight = xp.where(young > _FLOOR, young, _FLOOR)
+        target = batch.spread - scale.falls * level
+        # Once it is known, one odd batch must not raise it.
+        most = xp.where(count > 20, 10.0 * scale.floor, _LARGEST)
+        moved = scale.floor + weight * (1.0 - news) * (_less(xp, target, most) - scale.floor)
+        least = 0.9 * (1.0 - weight) * scale.floor
+        floor = xp.where(first, 0.25 * begin, xp.where(moved > least, moved, least))
+        calm = xp.where(first, 0.0 * news, _less(xp, state["calm"] + _CALM, 1.0 - news))
+        seen, squares = foretold.surprise(xp, scale, batch)
+        seen = _KEEP * scale.seen + calm * seen
+        squares = _KEEP * scale.squares + calm * squares
+        return {
+            "floor": _inside(xp, floor),
+            "unit": _inside(xp, xp.where(unit > floor, unit, floor)),
+            "calm": calm,
+            "seen": xp.where(first, scale.seen, seen),
+            "squares": xp.where(
+                first, scale.squares, xp.where(squares > 1e-9 * seen, squares, 1e-9 * seen)
+            ),
+        }
+
+    def _turn(
+        self, xp: Any, state: State, batch: _Batch, scale: _Scale, foretold: _Foretold
+    ) -> tuple[Array, Array]:
+        """Return the sums of least squares for foreseen - trail = L·way."""
+        turned, walked = state["turned"], state["walked"]
+        if self.max_rate is not None or batch.trail is None:
+            return turned, walked
+        noise, level = _plain(xp, foretold.noise), _plain(xp, foretold.level)
+        # In units of the noise: of this product, of the one before and of the two parts'.
+        unit = noise * scale.length + 4.0 * noise * (noise + level) + _SMALLEST**2
+        weight = xp.where(batch.first, 0.0 * unit, scale.dim / unit)
+        way = state["way"]
+        turn = state["foreseen"] - batch.trail
+        turned = _KEEP * turned + weight * way * turn
+        walked = _KEEP * walked + weight * way * way
+        return _inside(xp, turned), _inside(xp, walked)
+
+    def _predict(
+        self, xp: Any, state: State, bank: Bank, scale: _Scale, batch: _Batch, share: Array
+    ) -> tuple[Bank, Array]:
+        """Return the bank after this step, and the trail's squared length."""
+        bank = bank.mix(state["rest"])
+        trail = 0.0 * share if batch.trail is None else batch.trail
+        turn = share * (TRAIL * trail + batch.square)
+        length = TRAIL * TRAIL * scale.length + 2.0 * TRAIL * trail + batch.square
+        length = xp.where(length > 0.0, length, 0.0 * length)
+        length = _less(xp, length, 10.0 * _LARGEST)
+        bank = bank.predict(
+            share,
+            scale.noise(bank.level),
+            scale.falls,
+            scale.unit,
+            scale.dim,
+            TRAIL,
+            turn,
+            length,
+        )
+        return bank, length
+
+    def _unless(
+        self,
+        xp: Any,
+        state: State,
+        batch: _Batch,
+        foretold: _Foretold,
+        rate: Array,
+        result: State,
+    ) -> tuple[Array, State]:
+        """Leave all as it was where a gradient is 0, or too large to be believed the first time."""
+        limit = _OUTLIER * (foretold.level + foretold.noise)
+        known = (state["count"] > 0) & (state["doubted"] < 0.5)
+        odd = known & (batch.square > _plain(xp, limit))
+        skip = odd | (batch.square <= 0.0)
+        kept = {name: xp.where(skip, old, result[name]) for name, old in state.items()}
+        # An odd gradient is not stepped along.
+        rate = xp.where(odd, 0.0 * rate, xp.where(skip, state["rate"], rate))
+        kept["doubted"] = xp.where(odd, 0.0 * rate + 1.0, 0.0 * rate)
+        return rate, kept
+
+
+class _Batch(NamedTuple):
+    """What one batch shows."""
+
+    first: Array
+    size: Array
+    bigger: Array  # than the batch before, as a factor
+    square: Array
+    spread: Array
+    cross: Array
+    pairs: Array
+    trail: Array
+
+    @classmethod
+    def read(cls, xp: Any, mode: str, state: State, signal: Signal) -> _Batch:
+        first = state["count"] == 0
+        size = _LARGEST + 0.0 * state["rate"] if signal.batch_size is None else signal.batch_size
+        size = _less(xp, size, _LARGEST)
+        cross = pairs = None
+        if mode == "sequence":
+            square = _inside(xp, signal.grad_sq)
+            spread = square
+        else:
+            cross, spread = _inside(xp, signal.cross), _inside(xp, signal.spread)
+            square = xp.where(cross + spread > 0.0, cross + spread, 0.0 * spread)
+            parts = 2.0 if signal.parts is None else signal.parts
+            pairs = 2.0 * parts / (parts - 1.0)
+        trail = None if signal.trail is None else _inside(xp, signal.trail)
+        bigger = size / xp.where(first, size, state["batch_size"])
+        return cls(first, size, bigger, square, spread, cross, pairs, trail)
+
+
+class _Scale(NamedTuple):
+    """What the noise is made of: N = κv + s."""
+
+    dim: Array  # D
+    falls: Array  # κ
+    freedom: Array  # of the gradient's square
+    floor: Array  # s
+    unit: Array
+    length: Array
+    seen: Array
+    squares: Array
+
+    @classmethod
+    def read(cls, xp: Any, state: State, batch: _Batch, told: Array) -> _Scale:
+        seen, squares = state["seen"], state["squares"]
+        if told is not None:
+            seen = xp.where(batch.first, _CREDIT + 0.0 * seen, seen)
+            squares = xp.where(batch.first, _CREDIT / told, squares)
+        dim = seen / squares
+        dim = xp.where(dim > 1.0, dim, 1.0)
+        size = batch.size
+        freedom = 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
+        # A larger batch has less noise, at once.
+        floor, unit = state["floor"] / batch.bigger, state["unit"] / batch.bigger
+        return cls(dim, (dim + 1.0) / size, freedom, floor, unit, state["length"], seen, squares)
+
+    def noise(self, level: Array) -> Array:
+        """Return N at a level of the signal."""
+        return self.falls * level + self.floor
+
+    def loud(self, square: Array, expected: Array) -> Array:
+        """Return a batch's square over the expected one, a little drawn to 1.
+
+        A batch's residuals move all its products together: only angles tell of the signal.
+        """
+        own = self.dim + 1.0
+        return (_SHARE + own * (square / expected)) / (_SHARE + own)
+
+    def jump(self, xp: Any, square: Array) -> tuple[Array, Array, Array]:
+        """Return the level that a jump would explain this square by, its error, and if it shows."""
+        level = (square - self.floor) / (1.0 + self.falls)
+        level = xp.where(level > 0.0, level, 0.0 * level)
+        ratio = (level / (square + _SMALLEST)) ** 2
+        shows = ratio / (ratio + 2.0 / (self.freedom * (1.0 + self.falls) ** 2))
+        level = level * shows + 1e-6 * square
+        return level, level * level * (2.0 / self.freedom + 0.1), shows
+
+
+class _Foretold(NamedTuple):
+    """What the bank expected of a batch: means and variances of v and c, and the noise."""
+
+    level: Array
+    noise: Array
+    along: Array
+    level_error: Array
+    along_error: Array
+
+    @classmethod
+    def of(cls, bank: Bank, scale: _Scale) -> _Foretold:
+        level, along = bank.mean(bank.level), bank.mean(bank.along)
+        return cls(
+            level,
+            bank.mean(scale.noise(bank.level)),
+            along,
+            bank.mean(bank.level_error + (bank.level - level) ** 2),
+            bank.mean(bank.along_error + (bank.along - along) ** 2),
+        )
+
+    def surprise(self, xp: Any, scale: _Scale, batch: _Batch) -> tuple[Array, Array]:
+        """Return weights of, and squares over D times, what noise made of this batch's products."""
+        noise, level = _plain(xp, self.noise), _plain(xp, self.level)
+        loud = scale.loud(batch.square, level + noise + _SMALLEST)
+        seen = squares = 0.0 * level
+        share = (noise / (level + noise + _SMALLEST)) ** 2
+        if batch.trail is not None:
+            off = batch.trail / loud**0.5 - _plain(xp, self.along)
+            one = _look(xp, off, _plain(xp, self.along_error), noise * scale.length, scale.dim)
+            # A trail from louder times tells more of them than of the noise now.
+            like = (level + noise) / ((1.0 - TRAIL * TRAIL) * scale.length + _SMALLEST)
+            like = _less(xp, like, 1.0) ** 2
+            seen, squares = seen + like * one[0], squares + like * one[1]
+        if batch.cross is not None:
+            off = batch.cross / loud - level
+            unit = (batch.pairs * noise + 4.0 * level) * noise
+            one = _look(xp, off, _plain(xp, self.level_error), unit, scale.dim)
+            seen, squares = seen + one[0], squares + one[1]
+        return share * seen, share * squares
+
+
+def _look(xp: Any, off: Array, error: Array, unit: Array, dim: Array) -> tuple[Array, Array]:
+    """Return a weight, and it times an estimate of 1/D from a square whose mean is error + unit/D.
+
+    The more of it was uncertain anyhow, the less it weighs; odd ones are cut.
+    """
+    unit = unit + _SMALLEST**2
+    weight = (unit / (unit + dim * error)) ** 2
+    value = (off * off - error) / unit
+    value = _less(xp, value, 9.0 / dim)
+    return weight, weight * xp.where(value > -1.0 / dim, value, -1.0 / dim)
+
+
+def _share(xp: Any, bank: Bank, scale: _Scale) -> Array:
+    """Return ζ, the signal's share of the gradient's square."""
+    level = bank.mean(bank.level)
+    return _plain(xp, level / (level + bank.mean(scale.noise(bank.level))))
+
+
+def _top(xp: Any, turned: Array, walked: Array, flat: float) -> Array:
+    """Return 1/L: of a prior that is worth a deviation of L itself, and what was measured."""
+    turned, walked = _PRIOR * _CURVED + turned, _PRIOR + walked
+    least = flat * walked
+    return walked / xp.where(turned > least, turned, least)
+
+
+def _choose(vx: Any, first: Array, one: Bank, other: Bank) -> Bank:
+    """Return one bank where nothing was seen before, and else the other."""
+    rows = zip(one[2:], other[2:], strict=True)
+    return Bank(one.xp, one.settles, *(vx.where(first, a, b) for a, b in rows))
+
+
+def _plain(xp: Any, value: Array) -> Array:
+    """Return a Python float where the state is made of them."""
+    return float(value) if xp is _scalars else value
+
+
+def _inside(xp: Any, value: Array) -> Array:
+    """Return the value within what single precision can square."""
+    value = _less(xp, value, _LARGEST)
+    return xp.where(value > -_LARGEST, value, -_LARGEST)
+
+
+def _less(xp: Any, value: Array, bound: Array) -> Array:
+    """Return the smaller one."""
+    return xp.where(value < bound, value, bound)
