@@ -29,6 +29,8 @@ ROW = {
     "parts": 2.0,
     "cross": 0.2,
     "spread": 0.5,
+    "dim": 16.0,
+    "trail": 0.5,
 }
 
 

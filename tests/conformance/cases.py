@@ -15,6 +15,7 @@ def schedules() -> dict[str, dr.Schedule]:
     cases["LinearRate-euler"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="euler")
     cases["KnownShifts-restart"] = dr.KnownShifts(dr.InverseTimeRate(1.0), times=(20, 40))
     cases["nested"] = dr.Clip(dr.Warmup(dr.ConvexRate.example(), steps=7), max=0.3)
+    cases["MeasuredRate-sequence"] = dr.MeasuredRate(max_rate=1.0, mode="sequence")
     return cases
 
 
@@ -33,9 +34,11 @@ def signals(steps: int) -> list[dict[str, float]]:
                 "loss_shift": jump,
                 "step_length": 0.01 + 0.1 * wave,
                 "grad_sq": 1.0 + wave + jump,
-                "parts": 2.0,
+                "parts": 4.0,
                 "cross": 0.2 * wave - 0.05 + jump,
                 "spread": 0.5 + 0.1 * wave,
+                "dim": 16.0,
+                "trail": 0.5 * wave - 0.3 + jump if t else 0.0,
             }
         )
     return rows

@@ -14,6 +14,13 @@ import driftrate as dr
 from driftrate.errors import MissingSignal, SignalError, StateError
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+# A recursive filter carries single rounding on: up to 5.6e-5 was seen in these 1,000 steps.
+FILTERED = {"float64": 1e-12, "float32": 2e-4}
+SIGNED = {"cross", "trail"}  # inner products
+
+
+def tolerance(rate, dtype):
+    return (FILTERED if isinstance(rate, dr.MeasuredRate) else TOLERANCE)[dtype]
 
 
 def leaves(state):
@@ -47,7 +54,7 @@ class TestTrajectory:
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_numpy_equals_floats(self, rate, rows, dtype):
         rates, state = run(rate, rate.init(like=np.zeros((), dtype)), rows)
-        np.testing.assert_allclose(rates, plain(rate, rows), rtol=TOLERANCE[dtype], atol=0)
+        np.testing.assert_allclose(rates, plain(rate, rows), rtol=tolerance(rate, dtype), atol=0)
         assert all(np.asarray(leaf).dtype.name in (dtype, "int64") for leaf in leaves(state))
 
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -57,13 +64,13 @@ class TestTrajectory:
         assert all(eta.dtype == kind for eta in rates)
         assert all(leaf.dtype in (kind, torch.int64) for leaf in leaves(state))
         rates = torch.stack(rates).double().numpy()
-        np.testing.assert_allclose(rates, plain(rate, rows), rtol=TOLERANCE[dtype], atol=0)
+        np.testing.assert_allclose(rates, plain(rate, rows), rtol=tolerance(rate, dtype), atol=0)
 
     @pytest.mark.xdist_group("jitted")  # one worker, one child process
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_jitted_equals_floats(self, case, rate, rows, jitted, dtype):
-        rates = jitted[f"{case}/{dtype}"]
-        np.testing.assert_allclose(rates, plain(rate, rows), rtol=TOLERANCE[dtype], atol=0)
+        rates = jitted[f"{case}/{dtype}"][: len(rows)]
+        np.testing.assert_allclose(rates, plain(rate, rows), rtol=tolerance(rate, dtype), atol=0)
 
     def test_an_axis_of_seeds_is_each_seed_alone(self, rate, rows):
         scale = np.array([0.5, 1.0, 2.0])
@@ -169,16 +176,25 @@ class TestConfiguration:
 
 class TestBadSignals:
     def test_missing(self, rate, rows):
-        for name in rate.signals:
+        for name in set(rate.signals) - rate.optional:
             row = {k: v for k, v in rows[0].items() if k != name}
             with pytest.raises(MissingSignal, match=rf"needs Signal\({name}="):
                 rate.update(rate.init(), dr.Signal(**row))
             with pytest.raises(MissingSignal, match=name):
                 rate.update(rate.init(like=np.zeros(2)), dr.Signal(**row))
 
+    def test_optional_fields_may_be_missing(self, rate, rows):
+        for name in rate.optional:
+            short = [{k: v for k, v in row.items() if k != name} for row in rows[:20]]
+            alone, _ = run(rate, rate.init(), short)
+            together, _ = run(rate, rate.init(like=np.zeros(2)), short)
+            np.testing.assert_allclose(np.array(together)[:, 1], alone, rtol=1e-12)
+
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0, "1", True, None, [1.0]])
     def test_out_of_range(self, rate, rows, bad):
-        for name in set(rate.signals) - {"cross"}:
+        for name in rate.signals:
+            if (bad == -1.0 and name in SIGNED) or (bad is None and name in rate.optional):
+                continue
             signal = dr.Signal(**{**rows[0], name: bad})
             with pytest.raises(SignalError, match=name) as caught:
                 rate.update(rate.init(), signal)
@@ -209,7 +225,7 @@ class TestBadSignals:
         """Seed 1 gets the bad value: it alone stays as it was."""
         _, state = run(rate, rate.init(like=torch.zeros(2)), rows[:10])
         good = rate.update(state, dr.Signal(**rows[10]))
-        for name in set(rate.signals) - {"cross"}:
+        for name in set(rate.signals) - (SIGNED if bad == -1.0 else set()):
             row = {**rows[10], name: torch.tensor([rows[10][name], bad])}
             eta, after = rate.update(state, dr.Signal(**row))
             assert eta[0] == good[0][0]

@@ -8,13 +8,14 @@ from typing import Any, Literal, NamedTuple, Self
 
 from driftrate.errors import ConfigError
 from driftrate.schedules import _checks, _scalars
-from driftrate.schedules._measured_bank import Bank
+from driftrate.schedules._measured_bank import MODELS, Bank
 from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, counted, real, register
 
 # Beyond these, squares would leave single precision.
 _SMALLEST, _LARGEST = 1e-15, 1e15
 _OUTLIER = 1e6  # times the expected square: such a batch is not believed the first time
 _CREDIT = 60.0  # batches that the true dimension is worth, where it is told
+_MANY = 512.0  # coordinates, beyond which the true dimension counts for less
 _UNKNOWN = 128.0  # the dimension before anything was seen, where it is not
 _KEEP = 0.995  # the share of the past that the effective dimension keeps a step
 _SHARE = 0.2  # of a batch's freedom: what its square weighs against the expected one
@@ -160,7 +161,8 @@ class MeasuredRate(Schedule):
         if top is None:
             # A first step that goes too far costs more than one that is short.
             flat = _FLAT if batch.cross is not None else _CURVED
-            top = _top(xp, turned, walked, flat) * xp.where(batch.first, 0.25, 1.0)
+            top = _top(xp, turned, walked, flat)
+            top = xp.where(batch.first, 0.25 * top, top)
         rate = used * top
         if self.mode == "sequence":
             # Not the share of noise in it, which would confirm whatever was believed.
@@ -189,7 +191,7 @@ class MeasuredRate(Schedule):
                 "count": counted(state["count"], xp),
             }
         )
-        return self._unless(xp, state, batch, foretold, rate, result)
+        return self._unless(xp, state, batch, scale, foretold, rate, result)
 
     def _measure(
         self,
@@ -274,6 +276,7 @@ class MeasuredRate(Schedule):
         xp: Any,
         state: State,
         batch: _Batch,
+        scale: _Scale,
         foretold: _Foretold,
         rate: Array,
         result: State,
@@ -287,6 +290,13 @@ class MeasuredRate(Schedule):
         # An odd gradient is not stepped along.
         rate = xp.where(odd, 0.0 * rate, xp.where(skip, state["rate"], rate))
         kept["doubted"] = xp.where(odd, 0.0 * rate + 1.0, 0.0 * rate)
+        # The loop's trail has grown by it all the same.
+        kept["length"] = result["length"]
+        for j in range(MODELS):
+            unsure = TRAIL * TRAIL * state[f"along_error{j}"]
+            unsure = unsure + state[f"level{j}"] * (batch.square / scale.dim)
+            kept[f"along{j}"] = xp.where(skip, TRAIL * state[f"along{j}"], kept[f"along{j}"])
+            kept[f"along_error{j}"] = xp.where(skip, unsure, kept[f"along_error{j}"])
         return rate, kept
 
 
@@ -313,7 +323,9 @@ class _Batch(NamedTuple):
             spread = square
         else:
             cross, spread = _inside(xp, signal.cross), _inside(xp, signal.spread)
-            square = xp.where(cross + spread > 0.0, cross + spread, 0.0 * spread)
+            # Of the raw ones: cut apart, a huge negative cross and its spread would cancel.
+            square = _inside(xp, signal.cross + signal.spread)
+            square = xp.where(square > 0.0, square, 0.0 * spread)
             parts = 2.0 if signal.parts is None else signal.parts
             pairs = 2.0 * parts / (parts - 1.0)
         trail = None if signal.trail is None else _inside(xp, signal.trail)
@@ -337,8 +349,12 @@ class _Scale(NamedTuple):
     def read(cls, xp: Any, state: State, batch: _Batch, told: Array) -> _Scale:
         seen, squares = state["seen"], state["squares"]
         if told is not None:
-            seen = xp.where(batch.first, _CREDIT + 0.0 * seen, seen)
-            squares = xp.where(batch.first, _CREDIT / told, squares)
+            # Of very many coordinates few move by themselves: the more, the less it is believed.
+            most = _less(xp, told, 2.0 * _MANY)
+            credit = _CREDIT * _less(xp, _MANY / told, 1.0)
+            credit = xp.where(credit > 1.0, credit, 1.0)
+            seen = xp.where(batch.first, credit + 0.0 * seen, seen)
+            squares = xp.where(batch.first, credit / most, squares)
         dim = seen / squares
         dim = xp.where(dim > 1.0, dim, 1.0)
         size = batch.size

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Self
 
@@ -44,6 +44,15 @@ class Wrapper(Schedule):
     def signals(self) -> tuple[str, ...]:
         """The fields of `Signal` that the inner schedule needs."""
         return self.schedule.signals
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The fields that the inner schedule can do without."""
+        return self.schedule.optional
+
+    def reading(self, fields: Collection[str]) -> Schedule:
+        """Return the wrapper around the inner schedule's form for these fields."""
+        return replace(self, schedule=self.schedule.reading(fields))
 
 
 @register
