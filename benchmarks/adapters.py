@@ -13,10 +13,9 @@ import argparse
 import importlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,33 +40,6 @@ def network(widths: Iterable[int], **options: Any) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-@dataclass(frozen=True)
-class Share(dr.Schedule):
-    """The share of signal in the last gradient: the least that a measured rate can compute."""
-
-    signals: ClassVar[tuple[str, ...]] = ("cross", "spread")
-
-    @classmethod
-    def example(cls) -> Self:
-        """Return the only configuration."""
-        return cls()
-
-    def _start(self) -> dr.State:
-        return {"rate": 0.0}
-
-    def _step(self, xp: Any, state: dr.State, signal: dr.Signal) -> tuple[Any, dr.State]:
-        positive = xp.where(signal.cross > 0.0, signal.cross, 0.0 * signal.cross)
-        rate = positive / (positive + signal.spread + 1e-30)
-        return rate, {"rate": rate}
-
-
-def schedule() -> dr.Schedule:
-    """Return the measured rate where this version has it."""
-    measured = getattr(dr, "MeasuredRate", None)
-    made: dr.Schedule = Share() if measured is None else measured(max_rate=1.0)
-    return made
-
-
 class Loop:
     """A bare training loop, or one with an attached rate."""
 
@@ -77,6 +49,7 @@ class Loop:
         batch: int,
         make: Callable[[Iterable[nn.Parameter]], Any],
         mode: Any = None,
+        metric: Any = None,
         **options: Any,
     ) -> None:
         torch.manual_seed(0)
@@ -87,7 +60,7 @@ class Loop:
         self.x = torch.randn(batch, widths[0], **options)
         self.y = torch.randint(widths[-1], (batch,), device=options.get("device"))
         self.rate = mode and driftrate.torch.attach(
-            self.optimizer, schedule(), mode=mode, batch_size=batch
+            self.optimizer, dr.MeasuredRate(), mode=mode, batch_size=batch, metric=metric
         )
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -170,6 +143,7 @@ def cpu() -> None:
     rows: dict[str, Step] = {
         "bare": Loop(widths, 256, adamw),
         "sequence (target 1.12)": Loop(widths, 256, adamw, mode="sequence"),
+        "sequence, plain metric": Loop(widths, 256, adamw, mode="sequence", metric="plain"),
         "half-batches (target 1.45)": Loop(widths, 256, adamw, mode="parts"),
     }
     rows |= {name: Loop(widths, 256, make) for name, make in peers(1e-4).items()}
@@ -193,6 +167,9 @@ def gpu() -> None:
         rows: dict[str, Step] = {
             "bare": Loop(widths, batch, tensor, **place),
             "sequence, no host sync": Loop(widths, batch, tensor, mode="sequence", **place),
+            "sequence, plain metric": Loop(
+                widths, batch, tensor, mode="sequence", metric="plain", **place
+            ),
             "sequence, float rate": Loop(widths, batch, plain, mode="sequence", **place),
             "half-batches, no host sync": Loop(widths, batch, tensor, mode="parts", **place),
         }

@@ -14,7 +14,7 @@ import driftrate as dr
 from driftrate.paper import style
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-DIM, STEPS, BATCH, NOISE = 16, 400, 32, 1.0
+DIM, STEPS, BATCH, NOISE = 16, 1200, 32, 1.0
 
 
 @style.styled
@@ -25,7 +25,7 @@ def main(picture: str) -> None:
     import driftrate.keras
 
     rng = np.random.default_rng(0)
-    path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=200, seed=1)
+    path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=600, seed=1)
     x = rng.standard_normal((STEPS, BATCH, DIM))
     y = np.einsum("tbd,td->tb", x, path) + NOISE * rng.standard_normal((STEPS, BATCH))
     measured = dr.Estimated(dr.LinearRate(dim=DIM, noise_std=NOISE), dr.estimate.DebiasedShift())
@@ -55,7 +55,7 @@ def main(picture: str) -> None:
         right.plot(regret, color=style.COLOURS[colour])
         print(f"{name:<20} regret {regret[-1]:7.1f}")
     left.set(title="learning rate", xlabel="step")
-    right.set(title="cumulative regret", xlabel="step")
+    right.set(title="cumulative regret", xlabel="step", yscale="log")
     figure.legend(loc="outside lower center", ncols=3)
     figure.savefig(picture, dpi=130)
 

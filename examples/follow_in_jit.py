@@ -15,13 +15,13 @@ import driftrate as dr
 import driftrate.optax
 from driftrate.paper import style
 
-DIM, STEPS, BATCH, NOISE = 16, 900, 32, 1.0
+DIM, STEPS, BATCH, NOISE = 16, 3000, 32, 1.0
 
 
 @style.styled
 def main(picture: str) -> None:
     """Train with three rates, one of which measures the shift, and draw rate and regret."""
-    path = jnp.asarray(dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=300, seed=1))
+    path = jnp.asarray(dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=1000, seed=1))
 
     def loss(theta: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         return jnp.mean((batch[0] @ theta - batch[1]) ** 2) / 2
@@ -51,7 +51,7 @@ def main(picture: str) -> None:
         right.plot(jnp.cumsum(excess), color=style.COLOURS[colour])
         print(f"{name:<20} regret {jnp.sum(excess):7.1f}")
     left.set(title="learning rate", xlabel="step")
-    right.set(title="cumulative regret", xlabel="step")
+    right.set(title="cumulative regret", xlabel="step", yscale="log")
     figure.legend(loc="outside lower center", ncols=3)
     figure.savefig(picture, dpi=130)
 

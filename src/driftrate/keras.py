@@ -13,6 +13,7 @@ Example:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, Self, get_args
@@ -25,6 +26,7 @@ from driftrate import estimate
 from driftrate.errors import ConfigError, MissingDependency, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated
 from driftrate.schedules.base import (
+    TRAIL,
     Array,
     Estimator,
     Rule,
@@ -48,11 +50,12 @@ __all__ = ["RecordRate", "ScheduledOptimizer", "attach"]
 VERSION = 1  # of the optimizer's variables
 Mode = Literal["sequence", "accumulation"]
 Policy = Literal["keep", "decay", "reset"]
+_ALWAYS = ("step_length", "grad_sq", "dim", "trail")
 # What each mode measures; what nobody can measure is told.
 _MEASURES: dict[str | None, tuple[str, ...]] = {
-    "sequence": ("step_length", "grad_sq", "cross", "spread"),
-    "accumulation": ("step_length", "grad_sq", "parts", "cross", "spread"),
-    None: ("step_length", "grad_sq"),
+    "sequence": (*_ALWAYS, "cross", "spread"),
+    "accumulation": (*_ALWAYS, "parts", "cross", "spread"),
+    None: _ALWAYS,
 }
 _TOLD = ("batch_size", "shift", "loss", "loss_shift")
 
@@ -80,10 +83,10 @@ def attach(
       batches of 32 and k = 2: no second backward pass, and no gradient is kept that the optimizer
       does not keep anyway. Keras shows an optimizer no samples, so it cannot split a batch itself.
 
-    In every mode `grad_sq` and `step_length` (how far the last update moved the weights) are
-    measured where the schedule reads them. With `gradient_accumulation_steps` the schedule steps
-    on real updates alone. A signal that is not finite leaves the schedule's state and rate as they
-    were.
+    In every mode `grad_sq`, `trail`, `dim` and `step_length` (how far the last update moved the
+    weights) are measured where the schedule reads them; for `trail` one gradient is kept. With
+    `gradient_accumulation_steps` the schedule steps on real updates alone. A signal that is not
+    finite leaves the schedule's state and rate as they were.
 
     All state is in Keras variables: a `.keras` file holds it and restores it bit by bit, `fit`
     goes on where the last `fit` ended. Import `driftrate.keras` before `load_model`.
@@ -96,9 +99,11 @@ def attach(
             `spread`, else nothing is measured.
         batch_size: B, for schedules that read it; with accumulation that of all k micro-batches.
         relative: Whether the schedule's rate is a factor on the rate that the optimizer came with;
-            a schedule with `max_rate=None` then gets 1. None: True for schedules that measure
-            products of gradients under an optimizer other than plain SGD, whose steps are not
-            rate times gradient; else False.
+            a schedule with `max_rate=None` then gets 1. None: True for schedules with no
+            `max_rate` that measure products of gradients under an optimizer other than plain SGD,
+            whose steps are not rate times gradient; else False. So `MeasuredRate()` measures the
+            curvature under SGD and multiplies the rate of Adam by the measured factor, 0 to 1;
+            `MeasuredRate(max_rate=lr)` is `lr` times it under any.
 
     Returns:
         The optimizer to train with.
@@ -114,12 +119,12 @@ def attach(
     """
     if not isinstance(schedule, Schedule):
         raise ConfigError(f"attach: schedule must be a Schedule, got {schedule!r}")
-    products = not {"cross", "spread"}.isdisjoint(schedule.signals)
+    products = not {"cross", "spread", "trail"}.isdisjoint(schedule.signals)
     if mode is None and products:
         mode = "sequence"
     if relative is None:
         plain = isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum
-        relative = products and not plain
+        relative = products and not plain and not _is_capped(schedule)
     told = {} if batch_size is None else {"batch_size": batch_size}
     return ScheduledOptimizer(
         optimizer, _capped(schedule) if relative else schedule, mode, told, relative=relative
@@ -159,6 +164,10 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         base_rate: float | None = None,
         name: str | None = None,
     ) -> None:
+        if isinstance(schedule, Schedule) and mode in _MEASURES:
+            # The sequence's `cross` is of two batches, not of parts of one.
+            found = _ALWAYS if mode == "sequence" else _MEASURES[mode]
+            schedule = schedule.reading((*_TOLD, *found))
         _check(inner_optimizer, schedule, mode)
         told = dict(told or {})
         _check_told(schedule, told)
@@ -214,9 +223,16 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         self._seen = {
             field: self._number(f"signal_{field}", self._told.get(field, 0.0), self._real)
             for field in self.schedule.signals
+            if field in _MEASURES[self.mode] or field in self._told
         }
+        if "dim" in self._seen:
+            self._seen["dim"].assign(float(sum(math.prod(v.shape) for v in variables)))
         self._deviations = self._number("deviations", 0.0, self._real)
         remembers = self.mode == "sequence" and {"cross", "spread"} & {*self.schedule.signals}
+        self._trail = [
+            self.add_variable_from_reference(variable, name="trail")
+            for variable in (variables if "trail" in self._seen else ())
+        ]
         self._previous = [
             self.add_variable_from_reference(variable, name="previous_gradient")
             for variable in (variables if remembers else ())
@@ -240,7 +256,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
                 raise StateError("apply: build the optimizer, or pass its variables")
             trainable_variables = self._trainable_variables
         for name in self.schedule.signals:
-            if name in _TOLD and name not in self._told:
+            if name in _TOLD and name not in self._told and name not in self.schedule.optional:
                 raise MissingSignal(
                     f"{self.schedule.name} needs {name}: call optimizer.tell({name}=...) before"
                     f" training{', or attach(batch_size=...)' if name == 'batch_size' else ''}"
@@ -284,6 +300,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             0.5
         """
         _check_told(self.schedule, fields)
+        late = (
+            sorted({*self.schedule.signals} & fields.keys() - self._seen.keys())
+            if self.built
+            else []
+        )
+        if late:
+            raise SignalError(f"tell: {late} must be told before training, or in attach")
         self._told.update(fields)
         if self.built:
             for name in fields.keys() & self._seen.keys():
@@ -364,6 +387,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             store: What `save_own_variables` wrote.
         """
         if self.built:
+            if len(store.keys()) == len(self.from_config(self.get_config()).variables):
+                return  # saved before the first step: there is nothing to restore
             if len(store.keys()) != len(self.variables):
                 raise StateError(
                     f"the saved optimizer has {len(store.keys())} variables, this one with"
@@ -446,8 +471,14 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             deviations = xp.where(done > 0.0, deviations, 0.0 * deviations)
             self._deviations.assign(deviations)
             gradient = [(grad + one) / steps for grad, one in zip(gradient, sums, strict=True)]
-        if not {"grad_sq", "cross"}.isdisjoint(self._seen):
+        if not {"grad_sq", "cross", "trail"}.isdisjoint(self._seen):
             found["grad_sq"] = _dot(gradient, gradient)
+        if self._trail:
+            trail = [self._wide(self._trail[place].value) for place in places]
+            found["trail"] = _dot(trail, gradient)
+            self._lengthen(
+                dict(zip(places, gradient, strict=True)), updates & xp.isfinite(found["grad_sq"])
+            )
         if self.mode == "accumulation":
             found["parts"] = xp.full_like(done, float(steps))
             found["spread"] = deviations / (steps * (steps - 1.0))
@@ -463,6 +494,14 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
                 memory.assign(xp.where(updates, ops.cast(grad, memory.dtype), memory.value))
         self._step(found, commits)
         return updates
+
+    def _lengthen(self, gradient: dict[int, Array], commits: Array) -> None:
+        """Let h ← 0.9 h + g on real updates; where there is no gradient it is 0."""
+        xp = array_namespace(commits)
+        for place, memory in enumerate(self._trail):
+            old = self._wide(memory.value)
+            new = TRAIL * old + gradient[place] if place in gradient else TRAIL * old
+            memory.assign(ops.cast(xp.where(commits, new, old), memory.dtype))
 
     def _step(self, found: dict[str, Array], commits: Array) -> None:
         """Give the schedule what was found and told; keep what comes of it where `commits`."""
@@ -558,7 +597,7 @@ def _check(optimizer: Any, schedule: Any, mode: str | None) -> None:
             f'attach: mode="accumulation" needs {kind}(gradient_accumulation_steps=2) or more, and'
             ' smaller batches; else use mode="sequence"'
         )
-    lacking = sorted({*schedule.signals} - {*_TOLD} - {*_MEASURES[mode]})
+    lacking = sorted({*schedule.signals} - {*_TOLD} - {*_MEASURES[mode]} - schedule.optional)
     if lacking:
         able = [m for m in get_args(Mode) if {*lacking} <= {*_MEASURES[m]}]
         raise MissingSignal(
@@ -575,6 +614,13 @@ def _check_told(schedule: Schedule, fields: Mapping[str, float]) -> None:
     known = fields.keys() & {*schedule.signals}
     signal = dict.fromkeys(schedule.signals, 2.0) | {name: fields[name] for name in known}
     schedule.update(schedule.init(), Signal(**signal))
+
+
+def _is_capped(schedule: Schedule) -> bool:
+    """Whether the innermost schedule has a largest rate of its own."""
+    if isinstance(schedule, Wrapper):
+        return _is_capped(schedule.schedule)
+    return getattr(schedule, "max_rate", None) is not None
 
 
 def _capped(schedule: Schedule) -> Schedule:

@@ -26,7 +26,7 @@ import numpy as np
 from driftrate.errors import ConfigError, MissingDependency, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated
 from driftrate.estimate import from_parts as _from_parts
-from driftrate.schedules.base import Array, Schedule, Signal, State, select
+from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, select
 from driftrate.schedules.wrappers import Wrapper
 
 try:
@@ -54,11 +54,12 @@ VERSION = 1  # of the states below
 Mode = Literal["sequence", "parts", "given"]
 Policy = Literal["keep", "decay", "reset"]
 Tree = Any
+_ALWAYS = ("step_length", "grad_sq", "dim", "trail")
 # What each mode reads off the gradients by itself; every mode also takes `signal=`.
 _MEASURES: dict[str, tuple[str, ...]] = {
-    "sequence": ("step_length", "grad_sq", "cross", "spread"),
-    "parts": ("step_length", "grad_sq", "parts", "cross", "spread"),
-    "given": ("step_length", "grad_sq"),
+    "sequence": (*_ALWAYS, "cross", "spread"),
+    "parts": (*_ALWAYS, "parts", "cross", "spread"),
+    "given": _ALWAYS,
 }
 
 
@@ -72,6 +73,7 @@ class RateState(NamedTuple):
         step_length: The length of the last update.
         seen: Whether there was an update before.
         previous: The last gradient where the mode is "sequence" and the schedule needs it, or ().
+        trail: The trail of past gradients where the schedule needs it, or ().
         inner: The state of the wrapped optimizer.
     """
 
@@ -81,6 +83,7 @@ class RateState(NamedTuple):
     step_length: Array
     seen: Array
     previous: Tree
+    trail: Tree
     inner: Tree
 
 
@@ -127,15 +130,17 @@ def attach(
       equal size stacked on a first axis; see `from_parts` and `split_value_and_grad`.
     - "given": `update(..., signal=dr.Signal(...))`.
 
-    In every mode `grad_sq` and `step_length` (the norm of the last update) are measured where the
-    schedule reads them, and fields given in `signal=` stand before measured ones. For
-    accumulation put `optax.MultiSteps` around the result: it then steps on real updates alone.
+    In every mode `grad_sq`, `trail`, `dim` and `step_length` (the norm of the last update) are
+    measured where the schedule reads them, and fields given in `signal=` stand before measured
+    ones. For accumulation put `optax.MultiSteps` around the result: it then steps on real updates
+    alone.
 
     Args:
         optimizer: Any gradient transformation that ends in a descent direction.
         schedule: Any schedule of driftrate.
         mode: Where the signal comes from; by default "sequence" for schedules that read `cross` or
-            `spread`, else "given".
+            `spread` or `trail`, else "given". Without parts, in "sequence", `MeasuredRate` reads
+            `grad_sq` and `trail` alone, and a trail is kept instead of the last gradient.
         batch_size: B, for schedules that read it; `signal=` overrides it.
 
     Returns:
@@ -159,15 +164,18 @@ def attach(
         raise ConfigError(
             f"attach: optimizer must be an optax.GradientTransformation, got {optimizer!r}"
         )
-    products = not {"cross", "spread"}.isdisjoint(schedule.signals)
     if mode is None:
+        products = not {"cross", "spread", "trail"}.isdisjoint(schedule.signals)
         mode = "sequence" if products else "given"
     if mode not in _MEASURES:
         raise ConfigError(f"attach: mode must be one of {sorted(_MEASURES)}, got {mode!r}")
     if batch_size is not None and not (isinstance(batch_size, Real) and batch_size > 0):
         raise ConfigError(f"attach: batch_size must be a number > 0, got {batch_size!r}")
     inner = optax.with_extra_args_support(optimizer)
-    remembers = mode == "sequence" and products
+    # The sequence's `cross` is of two batches, not of parts of one; else anything can be given.
+    schedule = schedule.reading(_ALWAYS if mode == "sequence" else Signal._fields)
+    reads = {*schedule.signals}
+    remembers = mode == "sequence" and not reads.isdisjoint({"cross", "spread"})
 
     def init(params: Tree) -> RateState:
         leaves = jax.tree.leaves(params)
@@ -187,10 +195,11 @@ def attach(
         return RateState(
             stamp=_stamp(schedule),
             schedule=start,
-            record=_noted(schedule, dict.fromkeys(schedule.signals, zero), start),
+            record=_noted(schedule, dict.fromkeys(reads, zero), start),
             step_length=zero,
             seen=jnp.zeros((), bool),
             previous=jax.tree.map(jnp.zeros_like, params) if remembers else (),
+            trail=jax.tree.map(_still, params) if "trail" in reads else (),
             inner=below,
         )
 
@@ -211,10 +220,9 @@ def attach(
         last = state.schedule["rate"]
         given = _merged(Signal(batch_size=batch_size), signal)
         missing = {name for name in schedule.signals if getattr(given, name) is None}
-        if "grad_sq" in missing and parts is None:
-            given = given._replace(grad_sq=_dot(updates, updates, last))
-        if "step_length" in missing:
-            given = given._replace(step_length=state.step_length)
+        if parts is not None:
+            missing -= {"grad_sq"}
+        given = given._replace(**_measured(missing, state, updates))
         if parts is not None:
             _, measured = from_parts(parts)
             given = _merged(measured, given)
@@ -236,6 +244,7 @@ def attach(
             previous=jax.tree.map(lambda g, old: g.astype(old.dtype), updates, state.previous)
             if remembers
             else (),
+            trail=_lengthened(state.trail, updates, last) if "trail" in reads else (),
             inner=below,
         )
 
@@ -632,7 +641,7 @@ def _merged(signal: Signal, over: Signal | None) -> Signal:
 def _require(schedule: Schedule, signal: Signal, mode: str) -> None:
     """Say which modes give what is missing."""
     for name in schedule.signals:
-        if getattr(signal, name) is not None:
+        if getattr(signal, name) is not None or name in schedule.optional:
             continue
         if name in _MEASURES[mode]:
             how = f'mode="{mode}" measures it from update(..., parts=...), the stacked gradients'
@@ -666,6 +675,19 @@ def _dot(a: Tree, b: Tree, like: Array) -> Array:
     return sum(jax.tree.leaves(jax.tree.map(one, a, b)), jnp.zeros_like(like))
 
 
+def _measured(names: set[str], state: RateState, gradient: Tree) -> dict[str, Array]:
+    """Return those of the fields that every mode measures."""
+    last = state.schedule["rate"]
+    found = {"step_length": state.step_length} if "step_length" in names else {}
+    if "grad_sq" in names:
+        found["grad_sq"] = _dot(gradient, gradient, last)
+    if "dim" in names:
+        found["dim"] = sum(leaf.size for leaf in jax.tree.leaves(gradient))
+    if "trail" in names:
+        found["trail"] = _dot(state.trail, gradient, last)
+    return found
+
+
 def _sequence(previous: Tree, gradient: Tree, like: Array) -> Signal:
     """Measure signal and noise from two successive gradients."""
     # Subtract before squaring: a difference of squares would drown in rounding.
@@ -675,4 +697,17 @@ def _sequence(previous: Tree, gradient: Tree, like: Array) -> Signal:
     return Signal(
         cross=_dot(previous, gradient, like),
         spread=0.5 * _dot(apart, apart, like),
+    )
+
+
+def _still(leaf: Array) -> Array:
+    """Return a trail of 0; in single precision for float16, whose range a sum of ten may leave."""
+    return jnp.zeros_like(leaf, dtype=jnp.promote_types(leaf.dtype, jnp.bfloat16))
+
+
+def _lengthened(trail: Tree, gradient: Tree, like: Array) -> Tree:
+    """Return 0.9 h + g; a gradient that is not finite leaves the trail as it was."""
+    good = jnp.isfinite(_dot(gradient, gradient, like))
+    return jax.tree.map(
+        lambda h, g: jnp.where(good, TRAIL * h + g.astype(h.dtype), h), trail, gradient
     )

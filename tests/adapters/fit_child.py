@@ -27,18 +27,27 @@ def data(dtype, start=0, stop=STEPS):
     )
 
 
+MODES = {
+    "sequence": "sequence",
+    "parts": "accumulation",
+    "accumulation": "accumulation",
+    "given": None,
+    "measured sequence": None,
+    "measured parts": "accumulation",
+}
+
+
 def attached(mode, inner=keras.optimizers.SGD, **options):
     """The optimizer of a mode."""
-    schedule = problem.GIVEN if mode == "told" else problem.SCHEDULE
-    steps = 2 if mode == "accumulation" else None
+    steps = 2 if MODES[mode] == "accumulation" else None
     optimizer = driftrate.keras.attach(
         inner(gradient_accumulation_steps=steps),
-        schedule,
-        mode=None if mode == "told" else mode,
+        problem.rule(mode),
+        mode=MODES[mode],
         batch_size=BATCH,
         **options,
     )
-    if mode == "told":
+    if mode == "given":
         optimizer.tell(shift=0.0)
     return optimizer
 
@@ -99,13 +108,13 @@ def raised(kind, call):
 
 
 def trajectories(found):
-    cases = [("float64", mode) for mode in ("sequence", "accumulation", "told")]
+    cases = [("float64", mode) for mode in ("sequence", "accumulation", "given")]
     for dtype, mode in [*cases, ("float32", "sequence")]:
         keras.config.set_floatx(dtype)  # of the rate's own variable
         keras.config.set_dtype_policy(dtype)  # of the model, which casts what its layers give
         parts = 2 if mode == "accumulation" else 1
         model = regression(attached(mode), dtype)
-        watch = fit(model, dtype, size=BATCH // parts, shift=mode == "told")
+        watch = fit(model, dtype, size=BATCH // parts, shift=mode == "given")
         rates = watch.history["rate"][parts - 1 :: parts]
         found[f"{dtype}/{mode}/rates"] = np.array(rates)
         found[f"{dtype}/{mode}/weights"] = np.array(watch.weights[parts - 1 :: parts])

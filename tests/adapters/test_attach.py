@@ -73,7 +73,7 @@ def test_every_schedule_attaches(name):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
     mode = "parts" if {"cross", "spread", "parts"} & set(schedule.signals) else None
     rate = attach(optimizer, schedule, mode=mode, batch_size=small_loop.BATCH, relative=False)
-    state, moved = schedule.init(), 0.0
+    state, moved, trail = schedule.init(), 0.0, 0.0
     for step in range(30):
         told = {"shift": 0.1 * (step % 7), "loss": 0.5, "loss_shift": 0.01}
         rate.tell(**told)
@@ -82,7 +82,10 @@ def test_every_schedule_attaches(name):
         whole = dr.estimate.from_parts(
             np.stack([gradient(net, *map(h, small_loop.batch(step))) for h in (first, second)])
         )
+        mean = gradient(net, *small_loop.batch(step))
+        along, trail = float((mean * trail).sum()), 0.9 * trail + mean
         signal = whole._replace(batch_size=small_loop.BATCH, step_length=moved, parts=2.0, **told)
+        signal = signal._replace(dim=mean.size, trail=along)
         values = {key: float(getattr(signal, key)) for key in schedule.signals}
         if rate.mode == "parts" and "loss" in values:
             values["loss"] = small_loop.loss(net, *small_loop.batch(step)).item()
@@ -558,6 +561,40 @@ def test_the_face_of_a_scheduler():
     assert rate.steps == 5
 
 
+@pytest.mark.parametrize("kind", ["SGD", "AdamW-fused", "AdamW-tensor"])
+def test_what_training_frameworks_ask_of_a_scheduler(kind, tmp_path):
+    """Lightning, Accelerate and the Trainer of Transformers, each call in their order."""
+    net, optimizer, rate = small_loop.start(kind, "sequence")
+    scheduler = rate
+    assert isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
+    assert not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    assert scheduler.optimizer is optimizer
+    assert not hasattr(scheduler, "total_steps")  # else Accelerate stops calling step
+    assert [float(base) for base in scheduler.base_lrs] == [
+        pytest.approx(float(group["lr"])) for group in optimizer.param_groups
+    ]
+    for step in range(6):
+        small_loop.run(net, optimizer, rate, [step])
+        scheduler.step()
+        scheduler._step_count += 1  # Accelerate, while gradients accumulate
+        scheduler.step(step)  # Lightning, by the epoch
+        (logged,) = scheduler.get_last_lr()
+        value = logged.item() if torch.is_tensor(logged) else logged
+        assert isinstance(value, float)
+        assert value == float(optimizer.param_groups[0]["lr"])
+    torch.save(scheduler.state_dict(), tmp_path / "scheduler.pt")
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    torch.save(net.state_dict(), tmp_path / "model.pt")
+    other_net, other_optimizer, other = small_loop.start(kind, "sequence")
+    for thing, name in ((other_net, "model"), (other_optimizer, "optimizer"), (other, "scheduler")):
+        thing.load_state_dict(torch.load(tmp_path / f"{name}.pt", weights_only=True))
+    assert other.steps == 6
+    steps = range(6, 20)
+    assert small_loop.run(other_net, other_optimizer, other, steps) == small_loop.run(
+        net, optimizer, rate, steps
+    )
+
+
 def test_detach_and_attach_again():
     for mode in small_loop.MODES:
         net, optimizer, rate = small_loop.start("SGD", mode)
@@ -653,7 +690,7 @@ def test_gradients_whose_memory_is_reused(habit):
             assert math.isnan(rate.record["signal"])
             continue
         records.append(rate.record)
-        assert rate._source.holds is tidy
+        assert rate._source.memory.holds is tidy
     if records:
         assert records[0] == pytest.approx(records[1], nan_ok=True)
 
@@ -662,7 +699,8 @@ def test_one_extra_gradient_copy():
     for mode in small_loop.MODES:
         net, optimizer, rate = small_loop.start("Adam", mode)
         small_loop.run(net, optimizer, rate, range(3))
-        held = sum(t.numel() for t in rate._source.buffers.values())
+        source = rate._source.memory if mode == "sequence" else rate._source
+        held = sum(t.numel() for t in source.buffers.values())
         assert held == sum(p.numel() for p in net.parameters())
         assert rate._weights is (rate._source.buffers if mode != "sequence" else rate._weights)
 

@@ -74,9 +74,11 @@ class TestTrajectory:
         told |= {"step_length": 0.2, "grad_sq": 2.0, "cross": 0.5, "spread": 1.0}
         state, core = optimizer.init(jnp.ones(3)), schedule.init()
         step = jax.jit(optimizer.update)
+        trail = 0.0
         for _ in range(5):
             updates, state = step(jnp.ones(3), state, signal=dr.Signal(**told))
-            eta, core = schedule.update(core, dr.Signal(**told))
+            eta, core = schedule.update(core, dr.Signal(**told, dim=3.0, trail=3.0 * trail))
+            trail = 0.9 * trail + 1.0
             np.testing.assert_allclose(updates, -eta * np.ones(3), rtol=1e-5)
         assert step._cache_size() == 1
 

@@ -15,6 +15,14 @@ import shifting_problem as problem
 import driftrate as dr
 import driftrate.optax
 
+MODES = {
+    "sequence": "sequence",
+    "parts": "parts",
+    "given": "given",
+    "measured sequence": None,
+    "measured parts": "given",
+}
+
 
 def loss(theta, batch):
     x, y = batch
@@ -28,7 +36,7 @@ def stepper(optimizer, mode):
 
     def step(theta, state, batch, shift):
         traces.append(1)
-        if mode == "parts":
+        if "parts" in mode:
             (_, signal), gradient = measure(theta, batch)
             signal = signal._replace(loss=None)
         else:
@@ -56,9 +64,10 @@ def run(optimizer, mode, dtype, theta=None, state=None, steps=range(problem.STEP
 
 def attached(mode, inner=None):
     """The optimizer of a mode."""
-    schedule = problem.GIVEN if mode == "given" else problem.SCHEDULE
     inner = optax.sgd(1.0) if inner is None else inner
-    return driftrate.optax.attach(inner, schedule, mode=mode, batch_size=problem.BATCH)
+    return driftrate.optax.attach(
+        inner, problem.rule(mode), mode=MODES.get(mode, mode), batch_size=problem.BATCH
+    )
 
 
 def main(task: str, source: str, out: str) -> None:

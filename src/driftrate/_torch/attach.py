@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 from weakref import ref
@@ -12,8 +11,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from driftrate._torch.memory import Memory
+from driftrate._torch.metric import Metric, is_adam_like
 from driftrate._torch.rate import ATTACHED, TOLD, Rate
 from driftrate._torch.sources import Accumulated, Gradients, Parts, Ranks, Source
+from driftrate._torch.trail import Trail
 from driftrate.errors import ConfigError, MissingSignal
 from driftrate.schedules.base import Schedule
 
@@ -33,6 +35,7 @@ def attach(
     ddp: DistributedDataParallel | Literal[False] | None = None,
     batch_size: float | None = None,
     relative: bool | None = None,
+    metric: Literal["plain", "moments"] | None = None,
 ) -> Rate:
     r"""Let a schedule set the rate of an optimizer, before each of its steps.
 
@@ -48,6 +51,9 @@ def attach(
       size). Nothing to do. Two losses on the same samples are not parts: use another mode.
     - "ranks": the gradients of a DDP model's ranks before they are averaged. Nothing to do.
 
+    A schedule that reads `trail` (`MeasuredRate`) gets it in every mode, at the cost of one
+    gradient copy; without parts, in "sequence", `MeasuredRate` reads that and ‖g_t‖² alone.
+
     All are measured on the gradients that the optimizer uses: clipping by norm multiplies signal
     and noise alike (so that their ratio stays), clipping by value is felt in sequence mode only,
     and loss scaling is taken back out. A missing gradient counts as 0. A step whose gradients are
@@ -61,9 +67,10 @@ def attach(
     Labels that arrive late: take the step when the labels arrive, on the gradient at the weights
     of that time. The signal is then of data as old as the delay: the rate rises after a shift by
     the delay later, and what is measured as noise is not touched. A gradient that was taken at old
-    weights and is applied late measures ∇ at those weights: the products shrink as the weights
-    move on, and a rate that would be right without the delay is too high. Batches that overlap
-    (the same rows, revised labels) are not independent: their common noise counts as signal.
+    weights and is applied late measures ∇ at those weights: the signal stays high for the delay
+    after the weights have arrived, the weights swing past the target, and without a cap on the
+    rate that can grow for ever (`examples/late_labels.py`). Batches that overlap (the same rows,
+    revised labels) are not independent: their common noise counts as signal.
 
     Args:
         optimizer: Any optimizer whose groups have an `lr` and whose step reads it after a closure.
@@ -73,13 +80,23 @@ def attach(
         mode: Where the signal comes from; by default "ranks" with `ddp`, else "sequence", and
             nothing for a schedule that reads no gradient.
         ddp: The `DistributedDataParallel` model; False says that other processes do not matter.
-        batch_size: B, for schedules that read it; `rate.tell(batch_size=)` overrides it once.
+        batch_size: B, for schedules that read it; `rate.tell(batch_size=)` overrides it once, and
+            `rate.backward` counts the samples itself. Where nobody says it, a schedule with the
+            noise of one sample as a constant (`noise_std`) asks for it; `MeasuredRate` does
+            without; others, which measure the noise of a whole batch, get 1.
         relative: How a schedule's rate becomes a group's. False: η_i = rate · base_i / base_1, the
             schedule's rate for the first group, and the others in proportion to the rates that
             they came with. True: η_i = rate · base_i, a factor on the rates that they came with;
-            a schedule with `max_rate=None` gets 1. None: True for schedules that measure
-            products of gradients under an optimizer other than plain SGD, whose steps are not
-            rate times gradient; else False.
+            a schedule with `max_rate=None` gets 1. None: True for schedules with no `max_rate`
+            that measure products of gradients under an optimizer other than plain SGD, whose
+            steps are not rate times gradient; else False. So `MeasuredRate()` measures the
+            curvature under plain SGD, whatever `lr` is, and multiplies the rate of Adam by the
+            measured factor, 0 to 1; `MeasuredRate(max_rate=lr)` is `lr` times it under any.
+        metric: In which metric gradients are multiplied and squared. "plain": Σ a_i b_i.
+            "moments": Σ a_i b_i / (√v̂_i + ε), with Adam's v̂ of the step before: the metric that
+            such an optimizer steps in. Its first step has no moments, and takes the rate that the
+            schedule starts from. None: "moments" for torch's Adam, AdamW, NAdam, RAdam, RMSprop
+            and SparseAdam, else "plain".
 
     Returns:
         The `Rate`, an `LRScheduler`.
@@ -104,23 +121,39 @@ def attach(
     if known is not None and known() is not None:
         raise ConfigError("attach: the optimizer has a rate already: call its detach() first")
     mode = _choose_mode(schedule, mode, model)
+    schedule = schedule.reading(_readable(mode))
     if mode in ("parts", "accumulation") and ddp is not False and _world_size() > 1:
         raise ConfigError(
             f'attach: mode="{mode}" measures in each process apart, and the ranks would disagree:'
             " pass ddp=model, or ddp=False where the processes have nothing to do with each other"
         )
     if relative is None:
-        relative = bool({"cross", "spread"} & set(schedule.signals)) and not _is_plain(optimizer)
+        products = {"cross", "spread", "trail"} & set(schedule.signals)
+        relative = bool(products) and not _is_plain(optimizer) and not _is_capped(schedule)
     if relative:
         schedule = _capped(schedule)
     owners = [owner for group in optimizer.param_groups for owner in group["params"]]
     device = next((p.device for p in owners if p.requires_grad), owners[0].device)
     wide = device.type == "cpu" or any(p.dtype == torch.float64 for p in owners)
     like = torch.zeros((), device=device, dtype=torch.float64 if wide else torch.float32)
-    source = _make_source(mode, like, optimizer.param_groups, model)
+    source = _make_source(mode, like, optimizer, model, schedule, _make_metric(optimizer, metric))
     rate = Rate(optimizer, schedule, source, like, relative=relative, batch_size=batch_size)
     ATTACHED[optimizer] = ref(rate)
     return rate
+
+
+def _readable(mode: Mode | None) -> frozenset[str]:
+    """Return what a mode gives; the sequence's `cross` is of two batches, not of parts of one."""
+    found = frozenset[str]() if mode is None else _SOURCES[mode].fields
+    return (found - {"cross", "spread"} if mode == "sequence" else found) | TOLD | _ALWAYS
+
+
+def _is_capped(schedule: Schedule) -> bool:
+    """Whether the innermost schedule has a largest rate of its own."""
+    inner = getattr(schedule, "schedule", None)
+    if isinstance(inner, Schedule):
+        return _is_capped(inner)
+    return getattr(schedule, "max_rate", None) is not None
 
 
 def _is_plain(optimizer: Optimizer) -> bool:
@@ -192,7 +225,7 @@ def _choose_mode(
         if not needs:
             return None
         mode = "sequence" if model is None else "ranks"
-    lacking = sorted(needs - _SOURCES[mode].fields)
+    lacking = sorted(needs - _SOURCES[mode].fields - schedule.reading(_readable(mode)).optional)
     if lacking:
         able = [f'mode="{name}"' for name, cls in _SOURCES.items() if needs <= cls.fields]
         raise MissingSignal(
@@ -212,21 +245,35 @@ def _world_size() -> int:
     return torch.distributed.get_world_size() if ready else 1
 
 
+def _make_metric(optimizer: Optimizer, metric: str | None) -> Metric | None:
+    if metric not in (None, "plain", "moments"):
+        raise ConfigError(f'attach: metric must be "plain", "moments" or None, got {metric!r}')
+    if metric == "moments" or (metric is None and is_adam_like(optimizer)):
+        return Metric(optimizer)
+    return None
+
+
 def _make_source(
     mode: Mode | None,
     like: Tensor,
-    groups: Sequence[dict[str, Any]],
+    optimizer: Optimizer,
     model: DistributedDataParallel | None,
+    schedule: Schedule,
+    metric: Metric | None,
 ) -> Source | None:
-    if mode == "sequence":
-        # Without capturable=False nothing says that the step stays out of CUDA graphs.
-        captured = like.device.type != "cpu" and any(
-            group.get("capturable", True) for group in groups
-        )
-        return Gradients(like, captured)
+    groups = optimizer.param_groups
     owners = [owner for group in groups for owner in group["params"]]
+    # Without capturable=False nothing says that the step stays out of CUDA graphs.
+    captured = like.device.type != "cpu" and any(group.get("capturable", True) for group in groups)
+    trail = Trail(like) if "trail" in schedule.signals else None
+    if mode == "sequence":
+        pairs = {"cross", "spread"} & {*schedule.signals}
+        memory = Memory(like, metric, captured) if pairs else None
+        return Gradients(like, metric, trail, memory, "spread" in schedule.signals)
     if mode == "parts":
-        return Parts(like)
+        return Parts(like, metric, trail)
     if mode == "accumulation":
-        return Accumulated(like, owners)
-    return None if model is None or mode is None else Ranks(like, model, owners)
+        return Accumulated(like, metric, trail, owners)
+    if model is None or mode is None:
+        return None
+    return Ranks(like, metric, trail, model, owners)

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from driftrate._torch.measure import Buffers, contrast, keep, squared
 from driftrate._torch.moments import forget
-from driftrate._torch.sources import Accumulated, Gradients, Parts, Source
+from driftrate._torch.sources import Accumulated, Parts, Source
 from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
 from driftrate.schedules.base import Schedule, Signal, State, select
 
@@ -92,8 +92,8 @@ class Rate(LRScheduler):
         """The last step in numbers, for TensorBoard, MLflow or W&B; reads the device.
 
         `rate`: the rate that the schedule gave. `signal`: the measured squared gradient (`cross`).
-        `noise`: the measured noise of the gradient (`spread`). `shift`: the shift that was told or
-        estimated. What is unknown is NaN.
+        `noise`: the measured noise of the gradient (`spread`), both in the metric of `attach`.
+        `shift`: the shift that was told or estimated. What is unknown is NaN.
         """
         last = float(self._state[self.schedule.output])
         seen = {name: float(self._seen[field]) for name, field in _RECORDED.items()}
@@ -205,6 +205,8 @@ class Rate(LRScheduler):
             mean = mean + loss.detach()
         if "loss" in self.schedule.signals:
             self.tell(loss=mean)
+        if self._batch_size is None:
+            self._told.setdefault("batch_size", float(size))
         return mean
 
     def notify_shift(
@@ -281,7 +283,7 @@ class Rate(LRScheduler):
         """Return all that a resumed run needs, beside the optimizer's own state.
 
         Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. In
-        sequence mode it holds the previous gradient.
+        sequence mode, and for schedules that read `trail`, it holds one gradient.
         """
         owners = self._owners()
         return {
@@ -382,20 +384,22 @@ class Rate(LRScheduler):
         self._refuse_capture(owners)
         scale = getattr(self.optimizer, "grad_scale", None)
         skipped = getattr(self.optimizer, "found_inf", None)
-        fields = self._measure(owners, gradients, scale)
+        fields = self._measure(owners, gradients, scale, skipped)
         told, self._told = self._told, {}
         if self._batch_size is not None:
             told.setdefault("batch_size", self._batch_size)
-        needs = self.schedule.signals
+        elif not _has_noise(self.schedule) and "batch_size" not in self.schedule.optional:
+            told.setdefault("batch_size", 1.0)
+        needs, optional = self.schedule.signals, self.schedule.optional
         for name in needs:
-            if name in TOLD and name not in told:
+            if name in TOLD and name not in told and name not in optional:
                 raise MissingSignal(
                     f"{self.schedule.name} needs {name}: call rate.tell({name}=...) before each"
                     f" step{', or attach(batch_size=...)' if name == 'batch_size' else ''}"
                 )
         signal = {name: fields[name] for name in needs if name in fields}
         signal |= {name: told[name] for name in needs if name in told}
-        whole = Signal(**signal) if len(signal) == len(needs) else None
+        whole = Signal(**signal) if {*needs} - optional <= signal.keys() else None
         if self._on_device:
             self._update_device(whole, skipped)
         else:
@@ -406,11 +410,15 @@ class Rate(LRScheduler):
             keep(self._weights, owners, [owner.detach() for owner in owners])
 
     def _measure(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], scale: Tensor | None
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None,
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {"step_length": self._moved}
         if self._source is not None:
-            fields |= self._source.read(owners, gradients, scale)
+            fields |= self._source.read(owners, gradients, scale, skipped)
         elif "grad_sq" in self.schedule.signals:
             square = squared(gradients, self._like)
             fields["grad_sq"] = square if scale is None else square / scale.to(square).square()
@@ -489,13 +497,18 @@ class Rate(LRScheduler):
                 "a CUDA graph cannot change a rate that is a Python float: give the optimizer"
                 " lr=torch.tensor(..., device='cuda') and capturable=True before attach"
             )
-        if isinstance(self._source, Gradients) and any(
-            p not in self._source.buffers for p in owners
-        ):
+        remembered = [] if self._source is None else self._source.remembered
+        if any(p not in buffers for buffers in remembered for p in owners):
             raise ConfigError(
-                "the previous gradient must exist before a CUDA graph is captured: take one step"
+                "the remembered gradient must exist before a CUDA graph is captured: take two steps"
                 " before the capture"
             )
+
+
+def _has_noise(schedule: Schedule) -> bool:
+    """Whether a schedule's constants hold the noise of one sample, so that it must know B."""
+    inner = getattr(schedule, "schedule", None)
+    return _has_noise(inner) if isinstance(inner, Schedule) else hasattr(schedule, "noise_std")
 
 
 def _number(rate: float | Tensor) -> float:

@@ -14,31 +14,47 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from driftrate._torch.measure import Buffers, contrast, keep, product, squared
-from driftrate.errors import ConfigError, StateError
+from driftrate._torch.measure import Buffers, contrast, keep, squared
+from driftrate._torch.memory import Memory
+from driftrate._torch.metric import Metric, Weights
+from driftrate._torch.trail import Trail
+from driftrate.errors import ConfigError
 
 Fields = dict[str, Any]
 
-_LARGE = 1 << 18
-
 
 class Source(ABC):
-    """Measures `cross` and `spread` of the gradients that the next step uses.
+    """Measures the gradients that the next step uses.
 
     Args:
         like: A scalar tensor whose dtype and device all measurements take.
+        metric: The metric of the optimizer, or None for the plain one.
+        trail: The trail of past gradients, where a product with it is wanted (`trail`).
     """
 
     name: ClassVar[str]
-    fields: ClassVar[frozenset[str]] = frozenset({"parts", "cross", "spread"})
+    fields: ClassVar[frozenset[str]] = frozenset({"dim", "parts", "cross", "spread", "trail"})
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(
+        self, like: Tensor, metric: Metric | None = None, trail: Trail | None = None
+    ) -> None:
         self.like = like
+        self.metric = metric
+        self.trail = trail
         self.buffers: Buffers = {}
+
+    @property
+    def remembered(self) -> Sequence[Buffers]:
+        """What must exist before a CUDA graph is captured."""
+        return [] if self.trail is None else [self.trail.buffers]
 
     @abstractmethod
     def read(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], scale: Tensor | None
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None = None,
     ) -> Fields:
         """Return the fields for the gradients that the optimizer is about to use.
 
@@ -46,6 +62,7 @@ class Source(ABC):
             owners: The parameters that have a gradient.
             gradients: Their gradients, times `scale` where one is given.
             scale: The factor of a loss scaler, or None.
+            skipped: Not 0 where the loss scaler will skip the step, or None.
         """
 
     def stepped(self) -> None:  # noqa: B027
@@ -56,145 +73,114 @@ class Source(ABC):
 
     def save(self, owners: Sequence[Tensor]) -> dict[str, Any]:
         """Return what the next measurement needs, in the order of the parameters."""
-        return {}
+        return {} if self.trail is None else {"trail": self.trail.save(owners)}
 
-    def load(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:  # noqa: B027
+    def load(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
         """Take over what `save` returned; `check` has been passed."""
+        if self.trail is not None:
+            self.trail.load(saved["trail"], owners)
 
-    def check(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:  # noqa: B027
+    def check(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
         """Raise `StateError` where `saved` does not fit, with nothing changed."""
+        if self.trail is not None:
+            self.trail.check(saved.get("trail"), owners)
+
+    def _weighed(
+        self, owners: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor], Weights | None]:
+        """Return the parameters that the metric knows, their gradients and weights."""
+        if self.metric is None:
+            return [*owners], [*gradients], None
+        every = self.metric.weights(owners)
+        known = [place for place, weight in enumerate(every) if weight]
+        return (
+            [owners[place] for place in known],
+            [gradients[place] for place in known],
+            [every[place] for place in known],
+        )
+
+    def _along(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        weights: Weights | None,
+        scale: Tensor | None,
+        skipped: Tensor | None,
+    ) -> Fields:
+        """Return the product with the trail, 0 at the first step, and the number of coordinates."""
+        fields: Fields = {"dim": sum(p.numel() * (1 + p.is_complex()) for p in owners)}
+        if self.trail is not None:
+            fields["trail"] = self.trail.take(owners, gradients, weights, scale, skipped)
+        return fields
 
 
 class Gradients(Source):
-    """The sequence of whole gradients: each against the one before. Keeps one gradient alive.
+    """The sequence of whole gradients: each against the one before.
 
     cross = ⟨g_t, g_{t-1}⟩ and spread = ‖g_t - g_{t-1}‖²/2: two batches have independent noise, so
     that cross measures ⟨∇_t, ∇_{t-1}⟩ and spread the noise of one gradient, plus half the
     squared change of ∇ between the two.
-
-    `zero_grad()` drops the gradients, so the last ones are held, not copied, until it shows that
-    a loop reuses their memory (`set_to_none=False`, DDP's buckets): then one measurement is lost
-    and they are copied from there on. Where memory is known to be reused (CUDA graphs), or a
-    gradient's form asks for it (sparse, float16, scaled, many small tensors on a device), they are
-    copied from the start.
-
-    Args:
-        like: A scalar tensor whose dtype and device all measurements take.
-        captured: Whether the step may be captured in a CUDA graph.
     """
 
     name = "sequence"
-    fields = frozenset({"cross", "spread"})
+    fields = frozenset({"dim", "cross", "spread", "trail"})
 
-    def __init__(self, like: Tensor, captured: bool = False) -> None:
-        super().__init__(like)
-        # NaN: there is no gradient before the first, and a schedule leaves such a signal alone.
-        self.square = torch.full_like(like, torch.nan)
-        self.scale = torch.ones_like(like)
-        self.scaled = False
-        self.holds = not captured
-        self.held: dict[Tensor, int] = {}  # the version of each gradient that is held
+    def __init__(
+        self,
+        like: Tensor,
+        metric: Metric | None,
+        trail: Trail | None,
+        memory: Memory | None,
+        spread: bool,
+    ) -> None:
+        super().__init__(like, metric, trail)
+        self.memory = memory
+        self._spread = spread
 
-    def read(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], scale: Tensor | None
-    ) -> Fields:
-        self.scaled = self.scaled or scale is not None
-        if self.holds and (self.scaled or not self._can_hold(gradients)):
-            self.holds = False
-        if any(
-            self.buffers[p].data_ptr() == g.data_ptr() or self.buffers[p]._version != self.held[p]
-            for p, g in zip(owners, gradients, strict=True)
-            if p in self.held
-        ):
-            self.holds = False
-            self.buffers.clear()
-            self.square.fill_(torch.nan)
-        square = _unscaled(squared(gradients, self.like), scale)
-        if self.holds and self.like.device.type != "cpu":
-            pairs = [
-                (gradient, self.buffers[owner])
-                for owner, gradient in zip(owners, gradients, strict=True)
-                if owner in self.buffers
-            ]
-            cross = product(pairs, self.like) if pairs else 0.0 * square
-            cross = cross + 0.0 * self.square
-            spread = ((square + self.square) / 2.0 - cross).clamp(min=0.0)
-        else:
-            apart = self._apart(owners, gradients, scale)
-            cross = (square + self.square - apart) / 2.0
-            spread = apart / 2.0 + 0.0 * self.square
-        self.held.clear()
-        if self.holds:
-            self.buffers = dict(zip(owners, gradients, strict=True))
-        self.square.copy_(square)
-        if self.scaled:
-            self.scale.copy_(torch.ones_like(self.scale) if scale is None else scale)
-        return {"grad_sq": square, "cross": cross, "spread": spread}
+    @property
+    def remembered(self) -> Sequence[Buffers]:
+        return [*super().remembered, *([] if self.memory is None else [self.memory.buffers])]
 
     def stepped(self) -> None:
-        # Optimizers may change a gradient in their step; what comes later is a change of the loop.
-        if self.holds:
-            self.held = {owner: tensor._version for owner, tensor in self.buffers.items()}
-
-    def _can_hold(self, gradients: Sequence[Tensor]) -> bool:
-        if any(g.is_sparse or g.is_complex() or g.dtype == torch.float16 for g in gradients):
-            return False
-        # A launch for each of many small tensors costs more than a copy of all in one.
-        size = sum(g.numel() for g in gradients) / len(gradients)
-        return self.like.device.type == "cpu" or size > _LARGE
-
-    def _apart(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], scale: Tensor | None
-    ) -> Tensor:
-        # A buffer has the gradient as it came; only a loss scaler makes that a difference.
-        factor: float | Tensor = 1.0
-        if self.scaled:
-            factor = (1.0 if scale is None else scale.to(self.like)) / self.scale
-        present = set(owners)
-        gone = [self.buffers.pop(owner) for owner in [*self.buffers] if owner not in present]
-        if self.held:  # they belong to the loop: do not write into them
-            self.buffers = {p: t if self.holds else t.clone() for p, t in self.buffers.items()}
-        apart = contrast(self.buffers, owners, gradients, self.like, factor, replace=not self.holds)
-        if gone:
-            apart = apart + squared(gone, self.like) * factor * factor
-        return _unscaled(apart, scale)
+        if self.memory is not None:
+            self.memory.stepped()
 
     def save(self, owners: Sequence[Tensor]) -> dict[str, Any]:
-        previous = [self.buffers.get(owner) for owner in owners]
-        return {
-            "previous": [None if tensor is None else tensor.clone() for tensor in previous],
-            "square": self.square.clone(),
-            "scale": self.scale.clone(),
-            "scaled": self.scaled,
-        }
-
-    def check(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
-        if saved.keys() != {"previous", "square", "scale", "scaled"}:
-            raise StateError(f"the state holds no sequence of gradients, but {sorted(saved)}")
-        if len(saved["previous"]) != len(owners):
-            raise StateError(
-                f"the state holds {len(saved['previous'])} previous gradients, the optimizer"
-                f" {len(owners)} parameters"
-            )
-        for index, (tensor, owner) in enumerate(zip(saved["previous"], owners, strict=True)):
-            if tensor is not None and tensor.shape != owner.shape:
-                raise StateError(
-                    f"the state's gradient of parameter {index} is of shape"
-                    f" {tuple(tensor.shape)}, the parameter of {tuple(owner.shape)}"
-                )
+        return super().save(owners) | ({} if self.memory is None else self.memory.save(owners))
 
     def load(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
-        if self.held:
-            self.held.clear()
-            self.buffers.clear()
-        for owner, tensor in zip(owners, saved["previous"], strict=True):
-            if tensor is None:
-                self.buffers.pop(owner, None)
-            else:
-                keep(self.buffers, [owner], [tensor.to(owner.device)])
-        self.square.copy_(saved["square"])
-        self.scale.copy_(saved["scale"])
-        self.scaled = saved["scaled"]
+        super().load(saved, owners)
+        if self.memory is not None:
+            self.memory.load(saved, owners)
+
+    def check(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
+        super().check(saved, owners)
+        if self.memory is not None:
+            self.memory.check({k: v for k, v in saved.items() if k != "trail"}, owners)
+
+    def read(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None = None,
+    ) -> Fields:
+        known, some, weights = self._weighed(owners, gradients)
+        along = self._along(known, some, weights, scale, skipped) if known else {}
+        if self.memory is None:
+            if not known:
+                return {}
+            return {"grad_sq": _unscaled(squared(some, self.like, weights), scale)} | along
+        first = not self.memory.buffers
+        sums = self.memory.compare(owners, gradients, scale, apart=self._spread)
+        if sums is None:
+            return {}
+        fields = {"grad_sq": sums.square} | along
+        if not first:
+            fields["cross"] = sums.product
+            if sums.apart is not None:
+                fields["spread"] = sums.apart / 2.0
+        return fields
 
 
 class Parts(Source):
@@ -210,13 +196,16 @@ class Parts(Source):
 
     name = "parts"
 
-    def __init__(self, like: Tensor) -> None:
-        super().__init__(like)
+    def __init__(
+        self, like: Tensor, metric: Metric | None = None, trail: Trail | None = None
+    ) -> None:
+        super().__init__(like, metric, trail)
         self.count = 0
         self.apart = torch.zeros_like(like)
 
     def mark(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Hear that the gradients now hold one part more."""
+        owners, gradients, weights = self._weighed(owners, gradients)
         if self.count == 0:
             self.apart = torch.zeros_like(self.like)
             for stale in self.buffers.keys() - set(owners):
@@ -224,20 +213,33 @@ class Parts(Source):
             keep(self.buffers, owners, gradients)
         else:
             self.apart = self.apart + _helmert(
-                self.buffers, owners, gradients, self.like, self.count
+                self.buffers, owners, gradients, self.like, self.count, weights
             )
         self.count += 1
 
     def read(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], scale: Tensor | None
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None = None,
     ) -> Fields:
-        square = _unscaled(squared(gradients, self.like), scale)
-        return _from_parts(square, self.apart, self.count, self._then(owners))
+        owners, gradients, weights = self._weighed(owners, gradients)
+        if not owners:
+            return {}
+        along = self._along(owners, gradients, weights, scale, skipped)
+        square = _unscaled(squared(gradients, self.like, weights), scale)
+        then = self._then(owners, weights)
+        return _from_parts(square, self.apart, self.count, then) | along
 
-    def _then(self, owners: Sequence[Tensor]) -> Tensor:
-        return squared([self.buffers[p] for p in owners if p in self.buffers], self.like)
+    def _then(self, owners: Sequence[Tensor], weights: Weights | None) -> Tensor:
+        """Return ‖ḡ‖² as it was when the last part was heard."""
+        known = [place for place, owner in enumerate(owners) if owner in self.buffers]
+        some = [self.buffers[owners[place]] for place in known]
+        return squared(some, self.like, weights and [weights[place] for place in known])
 
     def stepped(self) -> None:
+        super().stepped()
         self.count = 0
 
 
@@ -246,8 +248,14 @@ class Accumulated(Parts):
 
     name = "accumulation"
 
-    def __init__(self, like: Tensor, owners: Iterable[Tensor]) -> None:
-        super().__init__(like)
+    def __init__(
+        self,
+        like: Tensor,
+        metric: Metric | None,
+        trail: Trail | None,
+        owners: Iterable[Tensor],
+    ) -> None:
+        super().__init__(like, metric, trail)
         self.counts: dict[Tensor, int] = {}
         self.sums: dict[Tensor, Tensor] = {}
         self.seen: dict[Tensor, ReferenceType[Tensor]] = {}
@@ -277,28 +285,42 @@ class Accumulated(Parts):
             self.sums[owner] = torch.zeros_like(self.like)
             keep(self.buffers, [owner], [gradient])
         else:
+            weights = self._weighed([owner], [gradient])[2]
             self.sums[owner] = self.sums[owner] + _helmert(
-                self.buffers, [owner], [gradient], self.like, count
+                self.buffers, [owner], [gradient], self.like, count, weights or None
             )
         self.counts[owner] = count + 1
 
     def read(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], scale: Tensor | None
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None = None,
     ) -> Fields:
         self.watch(owners)
-        square = _unscaled(squared(gradients, self.like), scale)
-        heard = [owner for owner in owners if self.counts.get(owner, 0)]
-        parts = max((self.counts[owner] for owner in heard), default=0)
-        apart = torch.zeros_like(self.like)
-        for owner in heard:
-            apart = apart + self.sums[owner]
-            if self.counts[owner] < parts:
+        owners, gradients, weights = self._weighed(owners, gradients)
+        if not owners:
+            return {}
+        along = self._along(owners, gradients, weights, scale, skipped)
+        square = _unscaled(squared(gradients, self.like, weights), scale)
+        parts = max(self.counts.get(owner, 0) for owner in owners)
+        apart, heard = torch.zeros_like(self.like), []
+        for place, owner in enumerate(owners):
+            count = self.counts.get(owner, 0)
+            weight = None if weights is None else weights[place]
+            if count:
+                heard.append((owner, weight))
+                apart = apart + self.sums[owner]
+            if 0 < count < parts:
                 # Parts that did not reach this parameter have the gradient 0; order is no matter.
-                rest = 1.0 / self.counts[owner] - 1.0 / parts
-                apart = apart + rest * squared([self.buffers[owner]], self.like)
-        return _from_parts(square, apart, parts, self._then(heard))
+                rest = squared([self.buffers[owner]], self.like, [weight])
+                apart = apart + (1.0 / count - 1.0 / parts) * rest
+        then = self._then([owner for owner, _ in heard], [weight for _, weight in heard])
+        return _from_parts(square, apart, parts, then) | along
 
     def stepped(self) -> None:
+        super().stepped()
         self.counts.clear()
 
     def remove(self) -> None:
@@ -316,8 +338,15 @@ class Ranks(Source):
 
     name = "ranks"
 
-    def __init__(self, like: Tensor, model: DistributedDataParallel, owners: Iterable[Tensor]):
-        super().__init__(like)
+    def __init__(
+        self,
+        like: Tensor,
+        metric: Metric | None,
+        trail: Trail | None,
+        model: DistributedDataParallel,
+        owners: Iterable[Tensor],
+    ) -> None:
+        super().__init__(like, metric, trail)
         self.group: dist.ProcessGroup = model.process_group
         self.owners = set(owners)
         self.apart: dict[int, Tensor] = {}
@@ -326,12 +355,20 @@ class Ranks(Source):
         _listen(model, self)
 
     def read(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], scale: Tensor | None
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None = None,
     ) -> Fields:
         self.owners.update(owners)
-        square = _unscaled(squared(gradients, self.like), scale)
+        owners, gradients, weights = self._weighed(owners, gradients)
+        if not owners:
+            return {}
+        along = self._along(owners, gradients, weights, scale, skipped)
+        square = _unscaled(squared(gradients, self.like, weights), scale)
         if not self.apart:
-            return {"grad_sq": square}
+            return {"grad_sq": square} | along
         own = torch.stack([self.apart[index] for index in sorted(self.apart)]).sum()
         then = torch.stack([self.squares[index] for index in sorted(self.squares)]).sum()
         size = dist.get_world_size(self.group)
@@ -339,11 +376,16 @@ class Ranks(Source):
         # Gathered and added in the order of the ranks: all of them get the same bits.
         dist.all_gather(every, own, group=self.group)
         # The ranks' gradients are averaged, the parts of a batch added: g_i/k either way.
-        return _from_parts(square, torch.stack(every).sum() / (size * size), size, then)
+        return _from_parts(square, torch.stack(every).sum() / (size * size), size, then) | along
 
-    def stepped(self) -> None:
+    def begin(self) -> None:
+        """Hear that a backward pass begins."""
         self.apart.clear()
         self.squares.clear()
+
+    def stepped(self) -> None:
+        super().stepped()
+        self.begin()
 
     def remove(self) -> None:
         self.active = False
@@ -380,7 +422,7 @@ def _average(
     for ranks in listeners:
         if ranks.active:
             if index == 0:
-                ranks.stepped()
+                ranks.begin()
             mine = {p: g.detach().clone() for p, g in gradients.items() if p in ranks.owners}
             if mine:
                 copies.append((ranks, mine))
@@ -391,10 +433,9 @@ def _average(
     @torch.no_grad()
     def averaged(done: Any) -> Tensor:
         for ranks, mine in copies:
-            owners = list(mine)
-            means = [gradients[owner] for owner in owners]
-            ranks.squares[index] = squared(means, ranks.like)
-            ranks.apart[index] = contrast(mine, owners, means, ranks.like)
+            owners, means, weights = ranks._weighed([*mine], [gradients[p] for p in mine])
+            ranks.squares[index] = squared(means, ranks.like, weights)
+            ranks.apart[index] = contrast(mine, owners, means, ranks.like, weights=weights)
         mean: Tensor = done.value()[0]
         return mean
 
@@ -408,9 +449,10 @@ def _helmert(
     gradients: Sequence[Tensor],
     like: Tensor,
     count: int,
+    weights: Weights | None,
 ) -> Tensor:
     ratio = (count + 1.0) / count
-    return contrast(buffers, owners, gradients, like, ratio) / ratio
+    return contrast(buffers, owners, gradients, like, ratio, weights) / ratio
 
 
 def _unscaled(square: Tensor, scale: Tensor | None) -> Tensor:

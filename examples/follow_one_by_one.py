@@ -1,0 +1,54 @@
+"""`learn_one` on a stream whose target jumps, with a rate that follows it.
+
+python examples/follow_one_by_one.py [PICTURE]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from river import linear_model, optim
+
+import driftrate as dr
+import driftrate.river
+from driftrate.paper import style
+
+DIM, STEPS, NOISE = 8, 4000, 0.5
+
+
+@style.styled
+def main(picture: str) -> None:
+    """Learn with two rates, one of which is told of shifts by ADWIN; draw rate and regret."""
+    rng = np.random.default_rng(0)
+    path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=2000, seed=1)
+    x = rng.standard_normal((STEPS, DIM))
+    y = (x * path).sum(axis=1) + NOISE * rng.standard_normal(STEPS)
+    figure, ((left, right),) = style.canvas(1, 2, width=10, height=3.6)
+    names = {"told of shifts": "the paper's rule", "not told": "rate 0"}
+    for name, colour in names.items():
+        rule = dr.InverseTimeRate(0.05, decay=0.02)
+        optimizer = driftrate.river.attach(optim.SGD(), rule)
+        model: Any = linear_model.LinearRegression(optimizer, intercept_lr=0.0)
+        notifier = driftrate.river.ShiftNotifier(optimizer, "reset")
+        rates, regret = [], [0.0]
+        for row, label, truth in zip(x.tolist(), y.tolist(), path, strict=True):
+            sample = dict(enumerate(row))
+            weights = np.array([model.weights.get(i, 0.0) for i in range(DIM)])
+            regret.append(regret[-1] + float(((weights - truth) ** 2).sum()))
+            if name == "told of shifts":
+                notifier.update(abs(label - model.predict_one(sample)))
+            model.learn_one(sample, label)
+            rates.append(optimizer.learning_rate)
+        left.plot(rates, color=style.COLOURS[colour], label=name)
+        right.plot(regret, color=style.COLOURS[colour])
+        print(f"{name:<15} regret {regret[-1]:8.1f}, shifts noticed {notifier.shifts}")
+    left.set(title="learning rate", xlabel="sample")
+    right.set(title="cumulative regret", xlabel="sample")
+    figure.legend(loc="outside lower center", ncols=2)
+    figure.savefig(picture, dpi=130)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "docs/images/follow_one_by_one.png")
