@@ -29,5 +29,9 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/cytometry.py
+	$(BIN)/python benchmarks/adapters.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
+	$(BIN)/python benchmarks/race.py --defaults-only
 
 .PHONY: help setup lint test reproduce bench

@@ -1,4 +1,4 @@
-"""The report as one file: readable without a network, on a phone and on paper."""
+"""The report of the paper: every claim with its verdict, then the pictures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from driftrate.paper.claims import Judgement
+from driftrate.report.html import document
 
 _BADGES = {
     "holds": ("✓", "#0b6b50", "#d9f2ea"),
@@ -17,17 +18,7 @@ _BADGES = {
     "cannot be judged": ("?", "#4a5058", "#e8eaee"),
 }
 _STYLE = """
-:root { color-scheme: light; --ink: #22272e; --soft: #5c6570; --line: #d9dde3; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1rem 4rem; color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; margin: 0; } h2 { margin: 2.5rem 0 .3rem; font-size: 1.25rem; }
-p.lead { color: var(--soft); margin: .3rem 0 1rem; } a { color: #0a5c99; }
 .tally { display: flex; flex-wrap: wrap; gap: .5rem; margin: 0 0 1rem; }
-.badge { display: inline-block; padding: .1rem .6rem; border-radius: 1rem; font-weight: 600;
-  font-size: .85rem; white-space: nowrap; }
-table { border-collapse: collapse; width: 100%; font-size: .84rem; line-height: 1.3; }
-td { padding: .22rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.claim { width: 40%; } td.claim a { color: var(--soft); font-size: .92em; white-space: nowrap; }
 td details summary { display: -webkit-box; -webkit-line-clamp: 2; -webkit-box-orient: vertical;
   overflow: hidden; cursor: pointer; }
@@ -102,12 +93,7 @@ def render(judgements: Sequence[Judgement], sections: Sequence[Section], lead: s
     tally = "".join(_badge(name, f"{count[name]} {name}") for name in _BADGES if count[name])
     rows = "\n".join(_row(judgement) for judgement in judgements)
     pictures = "\n".join(_figure(section) for section in sections)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>driftrate: the paper, reproduced</title><style>{_STYLE}</style></head><body>
-<h1>Learning rates under distribution shift: what held</h1>
+    body = f"""<h1>Learning rates under distribution shift: what held</h1>
 <p class="lead">Every claim of <em>Learning Rate Schedules in the Presence of Distribution
 Shift</em> (Fahrbach, Javanmard, Mirrokni and Worah, ICML 2023), judged by a rule from runs made
 here. {escape(lead)}</p>
@@ -115,6 +101,5 @@ here. {escape(lead)}</p>
 <table><tbody>
 {rows}
 </tbody></table>
-{pictures}
-</body></html>
-"""
+{pictures}"""
+    return document("driftrate: the paper, reproduced", _STYLE, body)

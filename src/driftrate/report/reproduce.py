@@ -14,6 +14,7 @@ import driftrate
 from driftrate.errors import ConfigError
 from driftrate.paper.base import Context, Figure, Piece, Tables
 from driftrate.paper.claims import CLAIMS, Judgement, judge
+from driftrate.report.html import write_whole
 from driftrate.report.page import Section, render
 from driftrate.report.store import Store
 
@@ -114,16 +115,10 @@ def _write(
     seconds: float,
 ) -> None:
     rows = [judgement.row() for judgement in judgements]
-    _replace(out / "verdicts.json", json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+    write_whole(out / "verdicts.json", json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
     lead = f"driftrate {driftrate.__version__}, {context.seeds} seeds, {seconds:.0f} s."
     pictures = [sections[name] for name in sorted(sections)]
-    _replace(out / "index.html", render(judgements, pictures, lead))
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(f"{path.suffix}.part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(out / "index.html", render(judgements, pictures, lead))
 
 
 class _Progress:

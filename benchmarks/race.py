@@ -1,0 +1,114 @@
+"""Ten real streams and ten drawn ones, every contestant, and the tables of `docs/benchmark.md`.
+
+    python benchmarks/race.py [--out out/race] [--jobs 2] [--defaults-only] [--write PAGE]
+
+The real streams are Parquet files in the folder `streams` of $DRIFTRATE_DATA (default
+../shared/data); those that are not there are left out, and said so. A race that was stopped goes on
+where it was. Exit code 1 where a mark that was set beforehand is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Leaderboard
+from driftrate.report.html import write_whole
+from driftrate.report.race import Race, race
+from driftrate.report.race_markdown import markdown
+
+REAL = (
+    "elec2", "noaa_weather", "covertype60k", "beijing_pm25", "bike_hourly",
+    "metro_traffic", "usenet1", "keystroke", "airquality_co", "powersupply",
+)  # fmt: skip
+DRAWN = (
+    "synthetic:standstill,dim=16,steps=1000",
+    "synthetic:standstill,dim=16,steps=1000,loss=logistic",
+    "synthetic:spiral,dim=2,steps=1000,hold=8",
+    "synthetic:spiral,dim=128,steps=1000,hold=8",
+    "synthetic:bursty,dim=16,steps=1000",
+    "synthetic:bursty,dim=16,steps=1000,loss=logistic,size=3",
+    "synthetic:walk,dim=16,steps=1000",
+    "synthetic:walk,dim=16,steps=1000,loss=logistic",
+    "synthetic:smooth,dim=16,steps=1000",
+    "synthetic:smooth,dim=64,steps=1000,noise=1.0",
+)
+SEEDS = 3  # of drawn streams; a file has one order
+STATIONARY, DECAYS = "metro_traffic", ("sgd 1/t", "sgd 1/sqrt(t)")
+WANTED_WINS, WANTED_RATIO = 6, 1.05
+
+
+def judge(board: Leaderboard) -> dict[str, bool]:
+    """Return whether each mark set beforehand on the real streams is met."""
+    found: dict[str, bool] = {}
+    standings = board.standings(first_order=True)
+    leaders = [one.method for one in standings if one.mean_rank == standings[0].mean_rank]
+    text = f"best mean rank of first-order methods at one setting: {', '.join(leaders)}"
+    found[text] = FLAGSHIP in leaders
+    wins = board.against_constant(FLAGSHIP)
+    if wins is not None:
+        text = f"beats the best constant rate on {wins.won} of {wins.streams}"
+        found[text] = wins.won >= WANTED_WINS
+    if STATIONARY in board.streams:
+        best = {row.method: row for row in board.of(STATIONARY, "best")}
+        rivals = [best[name].loss for name in DECAYS if name in best]
+        losses = [loss for loss in rivals if loss is not None]
+        ours = next(row.loss for row in board.of(STATIONARY) if row.method == FLAGSHIP)
+        if losses and ours is not None:
+            ratio = ours / min(losses)
+            constant = best[CONSTANT].loss
+            text = f"{STATIONARY}: {ratio:.3f} times the best decaying rate's loss in hindsight"
+            text += (
+                "" if constant is None else f" (best constant rate: {constant / min(losses):.3f})"
+            )
+            found[text] = ratio <= WANTED_RATIO
+    return found
+
+
+def put(path: Path, name: str, text: str) -> None:
+    """Put a table between its two marks on a page."""
+    mark = f"<!-- {name} -->"
+    page = path.read_text(encoding="utf-8")
+    parts = page.split(mark)
+    if len(parts) != 3:
+        sys.exit(f"{path} needs {mark} twice, has it {len(parts) - 1} times")
+    write_whole(path, f"{parts[0]}{mark}\n{text}{mark}{parts[2]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("out/race"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--defaults-only", action="store_true")
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    console = Console()
+    data = Path(os.environ.get("DRIFTRATE_DATA", "../shared/data")) / "streams"
+    there = [data / f"{name}.parquet" for name in REAL if (data / f"{name}.parquet").exists()]
+    common = {"grid": not options.defaults_only, "jobs": options.jobs}
+    races = {"drawn": Race(DRAWN, seeds=SEEDS, **common)}
+    if len(there) < len(REAL):
+        console.print(f"{len(REAL) - len(there)} of {len(REAL)} real streams are not in {data}")
+    if there:
+        races = {"real": Race([str(path) for path in there], target="y", **common)} | races
+    met: dict[str, bool] = {}
+    for name, settings in races.items():
+        begin = perf_counter()
+        board = race(settings, options.out / name)
+        console.print(f"{name}: {perf_counter() - begin:.0f} s, {options.out / name}/index.html")
+        if options.write is not None:
+            put(options.write, name, "\n" + markdown(board) + "\n")
+        if name == "real":
+            met = judge(board)
+    for text, good in met.items():
+        console.print(f"{'met' if good else 'MISSED'}: {FLAGSHIP}: {text}", highlight=False)
+    return 0 if all(met.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

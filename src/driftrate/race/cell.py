@@ -1,0 +1,86 @@
+"""A cell: one method at one setting and one seed on one stream, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal, TypedDict
+
+# Raise it when a change of the code changes results, so that stored ones are computed anew.
+RESULT_VERSION = 1
+# The most points that a curve of a result has.
+CURVE_POINTS = 200
+
+Status = Literal["ok", "diverged", "failed", "timeout"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Everything that determines a result.
+
+    Args:
+        stream: The stream as given: a path, `river:NAME`, `openml:NAME`, `synthetic:KIND,...` or
+            `cytometry`.
+        target: The target column of a file, or None.
+        time: The time column of a file, or None.
+        model: `linear`, `logistic`, `softmax` or `mlp`.
+        batch: The number of rows in a batch.
+        method: A name of `contestants()`.
+        setting: `"default"`, or one point of the method's grid as canonical JSON.
+        seed: The seed of whatever is drawn.
+        fingerprint: A hash of the source's content: an edited file makes new cells.
+
+    Example:
+        >>> cell = Cell("elec2.parquet", "y", None, "logistic", 16, "adam", "default", 0, "ab12")
+        >>> len(cell.key())
+        64
+    """
+
+    stream: str
+    target: str | None
+    time: str | None
+    model: str
+    batch: int
+    method: str
+    setting: str
+    seed: int
+    fingerprint: str
+
+    def key(self) -> str:
+        """Return the SHA-256 of the cell and of the version of results."""
+        content = canonical({"version": RESULT_VERSION, **asdict(self)})
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+class Result(TypedDict):
+    """What a cell came to; all of JSON, and all but the seconds the same on every run.
+
+    `loss` and `error` are means over all steps played, `regret` is a sum and None where no oracle
+    is known. Curves hold running means (regret: running sums; rate: the rates themselves) at
+    `curve_steps`; a method without a rate has an empty `rate_curve`, a stream without an oracle an
+    empty `regret_curve`.
+    """
+
+    status: Status
+    message: str
+    loss: float | None
+    error: float | None
+    regret: float | None
+    steps: int
+    seconds_per_step: float
+    curve_steps: list[int]
+    loss_curve: list[float]
+    error_curve: list[float]
+    regret_curve: list[float]
+    rate_curve: list[float]
+
+
+def canonical(value: object) -> str:
+    """Return the one JSON text of a value.
+
+    Example:
+        >>> canonical({"b": 1, "a": 0.1})
+        '{"a":0.1,"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

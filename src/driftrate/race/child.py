@@ -1,0 +1,182 @@
+"""A process of its own for cells: one that hangs or crashes takes nothing else with it.
+
+Run as `python -m driftrate.race.child MODULE:FUNCTION`, it plays the cells that it is sent, a line
+of JSON each, and answers each with a line. It ends when whoever started it does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import import_module
+from queue import SimpleQueue
+from signal import Signals
+from tempfile import TemporaryFile
+from time import monotonic
+from typing import cast
+
+from driftrate.errors import ConfigError
+from driftrate.race.cell import Cell, Result, Status
+
+# How long past its limit a cell may be in one step before it is killed.
+GRACE_SECONDS = 5.0
+# More threads would fight over the same cores, and make the timings lie.
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+
+
+def without_result(status: Status, message: str) -> Result:
+    """Return the result of a cell that came to nothing.
+
+    Example:
+        >>> without_result("timeout", "over 60 s in one step")["loss"] is None
+        True
+    """
+    return {
+        "status": status,
+        "message": message,
+        "loss": None,
+        "error": None,
+        "regret": None,
+        "steps": 0,
+        "seconds_per_step": 0.0,
+        "curve_steps": [],
+        "loss_curve": [],
+        "error_curve": [],
+        "regret_curve": [],
+        "rate_curve": [],
+    }
+
+
+class Child:
+    """A process that plays cells, one at a time.
+
+    Args:
+        play: The function that plays a cell, as `MODULE:FUNCTION`.
+    """
+
+    def __init__(self, play: str) -> None:
+        self.play_name = play
+        self._complaints = TemporaryFile()  # noqa: SIM115  (closed with the process)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "driftrate.race.child", play],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            env={**os.environ, **_ONE_THREAD},
+            # Ctrl-C is for the race, which then ends its children.
+            start_new_session=True,
+        )
+        # Imports are not on any cell's clock.
+        if not self._answer():
+            raise ConfigError(f"cannot start a process for cells: {self._end()}")
+
+    def play(self, cell: Cell, limit: float | None, folder: str) -> Result:
+        """Play a cell; a step that does not return is killed, and the process with it.
+
+        Args:
+            cell: The cell.
+            limit: Its time limit in seconds, or None.
+            folder: What relative paths are relative to.
+
+        Returns:
+            Its result, with status `timeout` or `failed` if the process did not live to tell.
+        """
+        self._complaints.seek(0)
+        self._complaints.truncate()
+        overrun = threading.Event()
+
+        def kill() -> None:
+            overrun.set()
+            self._process.kill()
+
+        watch = threading.Timer((limit or 0.0) + GRACE_SECONDS, kill)
+        watch.daemon = True
+        if limit is not None:
+            watch.start()
+        request = {"cell": asdict(cell), "limit": limit, "folder": folder}
+        answer = self._answer(json.dumps(request).encode() + b"\n")
+        if limit is not None:
+            watch.cancel()
+            watch.join()
+        if overrun.is_set():
+            self._end()
+            return without_result("timeout", f"over {limit:g} s, the last of them in one step")
+        if not answer:
+            return without_result("failed", self._end())
+        return cast(Result, json.loads(answer))
+
+    @property
+    def alive(self) -> bool:
+        """Whether another cell can be sent."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process and let go of its pipes."""
+        self.kill()
+        self._end()
+
+    def _answer(self, request: bytes = b"") -> bytes:
+        """Send a line and return the one that comes back; empty if the process has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        return b""
+
+    def _end(self) -> str:
+        """Return how the process ended, with its last word."""
+        code = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):
+                pipe.close()  # type: ignore[union-attr]
+        self._complaints.seek(0)
+        lines = self._complaints.read().decode(errors="replace").strip().splitlines()
+        self._complaints.close()
+        how = f"killed by {Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"its process ended ({how})" + (f": {lines[-1]}" if lines else "")
+
+
+def _serve(play_name: str) -> None:
+    module, _, function = play_name.partition(":")
+    # Whatever a package prints must not end up between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    play = getattr(import_module(module), function)
+    requests: SimpleQueue[str] = SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            requests.put(line)
+        os._exit(0)  # whoever sent the cells is gone: the one being played is of no use
+
+    threading.Thread(target=listen, daemon=True).start()
+    print("ready", file=answers, flush=True)
+    while True:
+        request = json.loads(requests.get())
+        with suppress(OSError):
+            os.chdir(request["folder"])
+        limit = request["limit"]
+        deadline = None if limit is None else monotonic() + limit
+        try:
+            result = play(Cell(**request["cell"]), deadline)
+        except (Exception, SystemExit) as error:
+            first_line = str(error).partition("\n")[0]
+            result = without_result("failed", f"{type(error).__name__}: {first_line}")
+        print(json.dumps(result), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

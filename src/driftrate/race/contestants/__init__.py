@@ -1,0 +1,27 @@
+"""Who takes part in a race."""
+
+from driftrate.race.contestants import (
+    adaptive,
+    descent,
+    filters,
+    measured,
+    online,
+    parameter_free,
+    pools,
+)
+from driftrate.race.contestants.base import Contestant, Player, Setup
+
+_ALL = (descent, adaptive, parameter_free, online, filters, pools, measured)
+
+
+def contestants() -> dict[str, Contestant]:
+    """Return all contestants by name, installed or not.
+
+    Example:
+        >>> contestants()["adam"].settings("linear")[:2]
+        ['default', '{"lr":0.0001}']
+    """
+    return {entry.name: entry for family in _ALL for entry in family.CONTESTANTS}
+
+
+__all__ = ["Contestant", "Player", "Setup", "contestants"]

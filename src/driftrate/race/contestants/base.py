@@ -1,0 +1,104 @@
+"""What a contestant is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
+
+from driftrate.errors import ConfigError, MissingDependency
+from driftrate.race.cell import canonical
+from driftrate.race.models import MODELS, Floats, Labels, Model
+
+# The models whose scores are linear in the weights.
+LINEAR_MODELS = ("linear", "logistic", "softmax")
+
+
+class Setup(NamedTuple):
+    """What a contestant knows before the first batch.
+
+    Args:
+        model: The model to train.
+        batch: The number of rows in a batch.
+        steps: The number of batches, for the few methods that must be told their horizon.
+        seed: The seed of first weights.
+    """
+
+    model: Model
+    batch: int
+    steps: int
+    seed: int
+
+
+class Player(Protocol):
+    """A contestant at work."""
+
+    @property
+    def rate(self) -> float | None:
+        """The rate of the last step, None for a method that has none."""
+        ...
+
+    def step(self, x: Floats, y: Labels) -> Floats:
+        """Train on a batch and return its scores by the weights of before."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method, its defaults and its grid.
+
+    Args:
+        name: Its name.
+        family: Its kind, for the table.
+        build: Makes a player from a `Setup` and the options of a setting.
+        grid: The settings beside the default, as options of `build`.
+        first_order: Whether it uses gradients alone.
+        ours: Whether it is of this library.
+        packages: The packages it needs, each as (module, what to install).
+        models: The models that it can train.
+    """
+
+    name: str
+    family: str
+    build: Callable[..., Player]
+    grid: tuple[dict[str, Any], ...] = ()
+    first_order: bool = True
+    ours: bool = False
+    packages: tuple[tuple[str, str], ...] = ()
+    models: tuple[str, ...] = MODELS
+
+    def settings(self, model: str) -> list[str]:
+        """Return `"default"` and the grid as canonical JSON; none for a model it cannot train."""
+        if model not in self.models:
+            return []
+        return ["default", *(canonical(point) for point in self.grid)]
+
+    def available(self) -> str | None:
+        """Return None, or which package is missing."""
+        missing = [pip for module, pip in self.packages if find_spec(module) is None]
+        return f"needs {', '.join(missing)}: pip install driftrate[race]" if missing else None
+
+    def make(self, setting: str, setup: Setup) -> Player:
+        """Return a player at a setting."""
+        reason = self.available()
+        if reason is not None:
+            raise MissingDependency(f"{self.name} {reason}")
+        try:
+            options = {} if setting == "default" else json.loads(setting)
+        except json.JSONDecodeError:
+            raise ConfigError(
+                f"a setting must be 'default' or JSON of options, got {setting!r}"
+            ) from None
+        return self.build(setup, **options)
+
+
+def grid(name: str, values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    """Return a grid over one option.
+
+    Example:
+        >>> grid("lr", [0.1, 0.3])
+        ({'lr': 0.1}, {'lr': 0.3})
+    """
+    return tuple({name: value} for value in values)

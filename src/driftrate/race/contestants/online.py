@@ -1,0 +1,125 @@
+"""Learners of online-learning packages, which take one row at a time."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import numpy as np
+
+from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Player, Setup, grid
+from driftrate.race.models import Floats, Labels
+
+# Chances are kept this far from 0 and 1 before their logarithm is taken.
+_LEAST = 1e-12
+
+
+class _Rabbit:
+    """Vowpal Wabbit: all rows of a batch are predicted before the first of them is learnt."""
+
+    rate: float | None = None
+
+    def __init__(self, setup: Setup, options: dict[str, Any]) -> None:
+        from vowpalwabbit import Workspace
+
+        self.task = setup.model.task
+        kind = {
+            "regression": "",
+            "binary": "--loss_function logistic",
+            "classes": f"--oaa {setup.model.outputs} --probabilities --loss_function logistic",
+        }[self.task]
+        given = " ".join(f"--{key} {value}" for key, value in options.items())
+        # The batch has a column of ones where the model has a bias.
+        self.workspace: Any = Workspace(f"--quiet --no_stdin --noconstant {kind} {given}")
+
+    def step(self, x: Floats, y: Labels) -> Floats:
+        parse = self.workspace.parse
+        examples = [
+            parse(f"{self._label(label)} | " + " ".join(f"{i}:{v:.9g}" for i, v in enumerate(row)))
+            for row, label in zip(x.tolist(), y.tolist(), strict=True)
+        ]
+        scores = np.array([self.workspace.predict(example) for example in examples])
+        for example in examples:
+            self.workspace.learn(example)
+            self.workspace.finish_example(example)
+        return np.log(np.maximum(scores, _LEAST)) if self.task == "classes" else scores
+
+    def _label(self, value: float) -> str:
+        if self.task == "regression":
+            return f"{value:.9g}"
+        if self.task == "binary":
+            return "1" if value > 0.5 else "-1"
+        return str(int(value) + 1)
+
+
+class _Stream:
+    """A linear model of River: all rows of a batch are predicted before the first is learnt."""
+
+    def __init__(self, setup: Setup, lr: float) -> None:
+        from river import linear_model, optim
+
+        self.task, self.outputs = setup.model.task, setup.model.outputs
+        self.rate: float | None = lr
+        self.model: Any
+        if self.task == "classes":
+            self.model = linear_model.SoftmaxRegression(optim.SGD(lr))
+        else:
+            regression = self.task == "regression"
+            kind = linear_model.LinearRegression if regression else linear_model.LogisticRegression
+            # The batch has a column of ones where the model has a bias.
+            self.model = kind(optim.SGD(lr), intercept_lr=0.0)
+
+    def step(self, x: Floats, y: Labels) -> Floats:
+        rows = [dict(enumerate(row)) for row in x.tolist()]
+        scores = np.array([self._score(row) for row in rows])
+        for row, label in zip(rows, y.tolist(), strict=True):
+            self.model.learn_one(row, label > 0.5 if self.task == "binary" else label)
+        return scores
+
+    def _score(self, row: dict[int, float]) -> Any:
+        if self.task == "regression":
+            return self.model.predict_one(row)
+        chances = self.model.predict_proba_one(row)
+        if self.task == "binary":
+            return _log(chances[True]) - _log(chances[False])
+        # A class that was never seen has no chance yet; before the first all have the same.
+        return [_log(chances.get(k, 0.0 if chances else 1.0)) for k in range(self.outputs)]
+
+
+def _log(chance: float) -> float:
+    return log(max(chance, _LEAST))
+
+
+def _vw(setup: Setup, **options: Any) -> Player:
+    return _Rabbit(setup, options)
+
+
+def _vw_constant(setup: Setup, **options: Any) -> Player:
+    return _Rabbit(setup, {"power_t": 0, **options})
+
+
+def _river(setup: Setup, lr: float = 0.01) -> Player:
+    return _Stream(setup, lr)
+
+
+_VW = (("vowpalwabbit", "vowpalwabbit"),)
+_VW_RATES = grid("learning_rate", [0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
+CONTESTANTS = (
+    Contestant("vowpal wabbit", "online", _vw, _VW_RATES, packages=_VW, models=LINEAR_MODELS),
+    Contestant(
+        "vowpal wabbit power_t 0",
+        "online",
+        _vw_constant,
+        _VW_RATES,
+        packages=_VW,
+        models=LINEAR_MODELS,
+    ),
+    Contestant(
+        "river linear",
+        "online",
+        _river,
+        grid("lr", [1e-4, 3e-4, 1e-3, 3e-3, 0.03, 0.1, 0.3]),
+        packages=(("river", "river"),),
+        models=LINEAR_MODELS,
+    ),
+)

@@ -1,0 +1,345 @@
+"""The table of a race: rows, ranks over streams, and who won where by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from driftrate.race.cell import Cell, Result, Status
+from driftrate.race.significance import LEVEL, Comparison, block_p_value, compare
+
+# Named before any race was run: the one of ours that stands or falls with the claim.
+FLAGSHIP = "HedgedRate"
+# The one whose best setting in hindsight is the best constant rate.
+CONSTANT = "sgd"
+Column = Literal["default", "best", "grid"]
+Curve = Literal["loss", "error", "regret", "rate"]
+_WORST_FIRST: tuple[Status, ...] = ("failed", "timeout", "diverged", "ok")
+
+
+class Entrant(Protocol):
+    """What the table says of a contestant."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def family(self) -> str:
+        """The kind of method it is."""
+
+    @property
+    def first_order(self) -> bool:
+        """Whether it uses gradients alone."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is driftrate's."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method at one setting on one stream.
+
+    Args:
+        stream: The stream's name.
+        method: The method's name.
+        family: The kind of method.
+        first_order: Whether it uses gradients alone.
+        ours: Whether it is driftrate's.
+        column: `default`, `best` (the setting of the grid with the lowest loss, chosen in
+            hindsight), or `grid` (any other point). A default that is best is in two rows.
+        setting: `"default"`, or a point of the grid as JSON.
+        status: `ok`, or the worst that happened with any seed.
+        message: What happened.
+        seeds: How many seeds there are.
+        loss: The mean prequential loss; None unless every seed is ok.
+        loss_error: The standard error of `loss` over seeds; None with one.
+        error: The mean prequential error.
+        regret: The mean dynamic regret; None where no oracle is known.
+        rank: The place by loss among all methods of this column, ties shared; None for `grid`.
+        rank_first_order: The same among first-order methods alone.
+        seconds_per_step: The mean wall time of a step.
+        steps: The number of steps.
+    """
+
+    stream: str
+    method: str
+    family: str
+    first_order: bool
+    ours: bool
+    column: Column
+    setting: str
+    status: Status
+    message: str
+    seeds: int
+    loss: float | None
+    loss_error: float | None
+    error: float | None
+    regret: float | None
+    rank: float | None
+    rank_first_order: float | None
+    seconds_per_step: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method's place over all streams.
+
+    Args:
+        method: The method's name.
+        family: The kind of method.
+        first_order: Whether it uses gradients alone.
+        ours: Whether it is driftrate's.
+        mean_rank: Its mean rank.
+        streams: The number of streams it ran on.
+        marked: On how many of them it failed, diverged or ran out of time.
+        seconds_per_step: The median over streams of the wall time of a step.
+        tied: Whether the test does not tell it apart from the leader; None if it was left out.
+    """
+
+    method: str
+    family: str
+    first_order: bool
+    ours: bool
+    mean_rank: float
+    streams: int
+    marked: int
+    seconds_per_step: float
+    tied: bool | None
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far one method is ahead of another on a stream.
+
+    Args:
+        winner: The one with the lower loss.
+        loser: The other.
+        share: By which share of the loser's loss it is lower.
+        p: The p-value of the difference; None if it cannot be told.
+    """
+
+    winner: Row
+    loser: Row
+    share: float
+    p: float | None
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is significant."""
+        return self.p is not None and self.p <= LEVEL
+
+
+class Wins(NamedTuple):
+    """How a method does against a reference: streams won, streams in common, ratio of losses."""
+
+    won: int
+    streams: int
+    ratio: float
+
+
+class Leaderboard:
+    """The results of a race, whole or in part, as a table.
+
+    Args:
+        results: Finished cells, one at a default among them.
+        contestants: What is known of each method.
+        streams: The name of each stream by how it was given.
+    """
+
+    def __init__(
+        self,
+        results: Mapping[Cell, Result],
+        contestants: Mapping[str, Entrant],
+        streams: Mapping[str, str],
+    ) -> None:
+        self._contestants = contestants
+        groups: dict[tuple[str, str, str], list[Result]] = {}
+        for cell in sorted(results, key=lambda cell: cell.seed):
+            group = (streams[cell.stream], cell.method, cell.setting)
+            groups.setdefault(group, []).append(results[cell])
+        # In a race that has only begun, a grid waits for its default.
+        self._groups = {
+            key: found for key, found in groups.items() if (*key[:2], "default") in groups
+        }
+        present = {stream for stream, _, _ in self._groups}
+        self.streams = [name for name in streams.values() if name in present]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All rows: by stream, column and rank."""
+        rows: list[Row] = []
+        for stream in self.streams:
+            found = [self._row(*group) for group in self._groups if group[0] == stream]
+            default = [row for row in found if row.column == "default"]
+            grid = [row for row in found if row.column == "grid"]
+            rows += _ranked(default)
+            if grid:
+                best = [_best([row for row in found if row.method == one.method]) for one in found]
+                best = list({row.method: replace(row, column="best") for row in best}.values())
+                rows += _ranked(best)
+                taken = {(row.method, row.setting) for row in best}
+                rows += sorted(
+                    (row for row in grid if (row.method, row.setting) not in taken), key=_order
+                )
+        return rows
+
+    def _row(self, stream: str, method: str, setting: str) -> Row:
+        results = self._groups[stream, method, setting]
+        who = self._contestants[method]
+        status = min((one["status"] for one in results), key=_WORST_FIRST.index)
+        fine = status == "ok"
+        losses = [one["loss"] for one in results]
+        return Row(
+            stream=stream,
+            method=method,
+            family=who.family,
+            first_order=who.first_order,
+            ours=who.ours,
+            column="default" if setting == "default" else "grid",
+            setting=setting,
+            status=status,
+            message=next((one["message"] for one in results if one["status"] == status), ""),
+            seeds=len(results),
+            loss=_mean(losses) if fine else None,
+            loss_error=_standard_error(losses) if fine else None,
+            error=_mean(one["error"] for one in results) if fine else None,
+            regret=_mean(one["regret"] for one in results) if fine else None,
+            rank=None,
+            rank_first_order=None,
+            seconds_per_step=float(np.mean([one["seconds_per_step"] for one in results])),
+            steps=max(one["steps"] for one in results),
+        )
+
+    def of(self, stream: str, column: Column = "default") -> list[Row]:
+        """Return the rows of a stream in one column, the winner first."""
+        return [row for row in self.rows if row.stream == stream and row.column == column]
+
+    @cached_property
+    def has_grid(self) -> bool:
+        """Whether any method ran at more than its default."""
+        return any(row.column == "best" for row in self.rows)
+
+    def curves(self, row: Row, kind: Curve) -> tuple[list[int], npt.NDArray[np.float64]]:
+        """Return the steps and the curves of a row, one a seed; none if they differ in length."""
+        results = self._groups[row.stream, row.method, row.setting]
+        steps = results[0]["curve_steps"]
+        curves = [one[f"{kind}_curve"] for one in results]  # type: ignore[literal-required]
+        if not steps or any(len(curve) != len(steps) for curve in curves):
+            return [], np.empty((0, 0))
+        return steps, np.asarray(curves, float)
+
+    def comparison(self, column: Column = "default", first_order: bool = False) -> Comparison:
+        """Compare the methods that ran on every stream.
+
+        Args:
+            column: At their defaults, or each at its best.
+            first_order: Among first-order methods alone.
+        """
+        table = self._table(column, first_order)
+        whole = {name: rows for name, rows in table.items() if len(rows) == len(self.streams)}
+        if not whole:
+            return Comparison("no method ran on every stream", "", frozenset())
+        ranks = {
+            name: [float(row.rank_first_order if first_order else row.rank or 0) for row in rows]  # type: ignore[arg-type]
+            for name, rows in whole.items()
+        }
+        return compare(ranks, {name: [_order(row) for row in rows] for name, rows in whole.items()})
+
+    def _table(self, column: Column, first_order: bool) -> dict[str, list[Row]]:
+        table: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.column == column and (row.first_order or not first_order):
+                table.setdefault(row.method, []).append(row)
+        return table
+
+    def standings(self, column: Column = "default", first_order: bool = False) -> list[Standing]:
+        """Return every method's place over the streams, the leader first.
+
+        Args:
+            column: At their defaults, or each at its best.
+            first_order: Among first-order methods alone.
+        """
+        table = self._table(column, first_order)
+        comparison = self.comparison(column, first_order)
+        standings = []
+        for name, rows in table.items():
+            ranks = [row.rank_first_order if first_order else row.rank for row in rows]
+            standings.append(
+                Standing(
+                    method=name,
+                    family=rows[0].family,
+                    first_order=rows[0].first_order,
+                    ours=rows[0].ours,
+                    mean_rank=float(np.mean(np.asarray(ranks, float))),
+                    streams=len(rows),
+                    marked=sum(row.status != "ok" for row in rows),
+                    seconds_per_step=float(np.median([row.seconds_per_step for row in rows])),
+                    tied=name in comparison.tied if len(rows) == len(self.streams) else None,
+                )
+            )
+        return sorted(standings, key=lambda standing: (standing.mean_rank, standing.method))
+
+    def lead(self, winner: Row, loser: Row) -> Lead:
+        """Tell how far a row is ahead of another of the same stream."""
+        one, two = _order(winner), _order(loser)
+        share = 1.0 - one / two if two > 0 else 0.0
+        steps, first = self.curves(winner, "loss")
+        others, second = self.curves(loser, "loss")
+        p = None
+        if steps and steps == others and math.isfinite(two):
+            p = block_p_value(steps, first.mean(axis=0), second.mean(axis=0))
+        return Lead(winner, loser, share, p)
+
+    def against_constant(self, method: str, column: Column = "default") -> Wins | None:
+        """Compare a method with the best constant rate, chosen in hindsight for each stream."""
+        reference = {row.stream: row for row in self._table("best", False).get(CONSTANT, ())}
+        rows = [
+            row for row in self._table(column, False).get(method, ()) if row.stream in reference
+        ]
+        if not rows:
+            return None
+        pairs = [(_order(row), _order(reference[row.stream])) for row in rows]
+        ratios = [one / two for one, two in pairs if two > 0]
+        ratio = math.exp(float(np.mean(np.log(ratios)))) if ratios and min(ratios) > 0 else math.nan
+        return Wins(sum(one < two for one, two in pairs), len(pairs), ratio)
+
+
+def _order(row: Row) -> float:
+    return math.inf if row.loss is None else row.loss
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    """Return the row with the lowest loss; the default if nothing was better."""
+    return min(rows, key=lambda row: (_order(row), row.column != "default"))
+
+
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    from scipy.stats import rankdata
+
+    alone = [row for row in rows if row.first_order]
+    ranks = dict(zip(alone, rankdata([_order(row) for row in alone]), strict=True))
+    ranked = [
+        replace(row, rank=float(rank), rank_first_order=ranks.get(row))
+        for row, rank in zip(rows, rankdata([_order(row) for row in rows]), strict=True)
+    ]
+    return sorted(ranked, key=lambda row: (row.rank, row.method))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return float(np.mean(known)) if known else None
+
+
+def _standard_error(values: Sequence[float | None]) -> float | None:
+    if len(values) < 2:
+        return None
+    return float(np.std(np.asarray(values, float), ddof=1) / math.sqrt(len(values)))

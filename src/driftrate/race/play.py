@@ -1,0 +1,173 @@
+"""Playing one cell: test, then train, batch by batch."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from contextlib import ExitStack
+from itertools import islice
+from math import isfinite
+
+import numpy as np
+
+from driftrate.errors import ConfigError, DataError
+from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status
+from driftrate.race.contestants import Player, Setup, contestants
+from driftrate.race.models import Floats, Task, errors, losses
+from driftrate.race.sources import Batch, Source, resolve
+
+
+class _Tally:
+    """Sums of what the steps came to, and their curves at a few points: any length, little memory.
+
+    Args:
+        task: What is predicted.
+        steps: How many steps are planned.
+    """
+
+    def __init__(self, task: Task, steps: int) -> None:
+        self._task = task
+        points = np.linspace(1, steps, min(steps, CURVE_POINTS)).round()
+        self._points = {int(point) for point in points}
+        self.steps, self.seconds = 0, 0.0
+        self._loss = self._error = self._regret = 0.0
+        self._oracle = False
+        self._curves: dict[str, list[float]] = {
+            key: [] for key in ("loss", "error", "regret", "rate")
+        }
+        self._places: list[int] = []
+
+    def add(self, batch: Batch, scores: Floats, rate: float | None) -> bool:
+        """Take in one step; return whether its loss is finite, or leave it out."""
+        loss = float(losses(self._task, scores, batch.y).mean())
+        if not isfinite(loss):
+            return False
+        self.steps += 1
+        self._loss += loss
+        self._error += float(errors(self._task, scores, batch.y).mean())
+        if batch.oracle is not None and batch.expected is not None:
+            # The loss is linear in y but for what p does not change, so E[y|x] may stand for y.
+            excess = losses(self._task, scores, batch.expected)
+            excess = excess - losses(self._task, batch.oracle, batch.expected)
+            self._oracle = True
+            self._regret += float(excess.mean())
+        if self.steps in self._points:
+            self._places.append(self.steps)
+            means = self.means()
+            for key in ("loss", "error", "regret"):
+                if (value := means[key]) is not None:
+                    self._curves[key].append(value)
+            if rate is not None:
+                self._curves["rate"].append(rate if isfinite(rate) else 0.0)
+        return True
+
+    def means(self) -> dict[str, float | None]:
+        """Return the mean loss and error so far, and the sum of regret."""
+        error = self._error / self.steps
+        return {
+            "loss": self._loss / self.steps,
+            "error": error**0.5 if self._task == "regression" else error,
+            "regret": self._regret if self._oracle else None,
+        }
+
+    def result(self, status: Status, message: str) -> Result:
+        """Return the result; only a cell played to its end has a loss."""
+        nothing: dict[str, float | None] = {"loss": None, "error": None, "regret": None}
+        means = self.means() if status == "ok" and self.steps else nothing
+        return Result(
+            status=status,
+            message=message,
+            loss=means["loss"],
+            error=means["error"],
+            regret=means["regret"],
+            steps=self.steps,
+            seconds_per_step=self.seconds / max(self.steps, 1),
+            curve_steps=self._places,
+            loss_curve=self._curves["loss"],
+            error_curve=self._curves["error"],
+            regret_curve=self._curves["regret"],
+            rate_curve=self._curves["rate"],
+        )
+
+
+def play(cell: Cell, deadline: float | None = None) -> Result:
+    """Play a cell to its end, whatever the contestant does.
+
+    Every batch is predicted by the weights of before it and then trained on. Where nature tells the
+    oracle, the regret of a step is the expected excess loss given the batch's features,
+
+        mean over rows of E[ℓ(p, y) - ℓ(p*, y) | x],
+
+    p* the score of the best weights there are: for any predictor, without its weights being known.
+
+    Args:
+        cell: The cell.
+        deadline: When to stop, by `time.monotonic()`; read between steps.
+
+    Returns:
+        The result; the error of a regression is the root of the mean squared one. `failed` says in
+        one line what was raised, `diverged` at which step the loss was not finite any more,
+        `timeout` how far it came; none of these has a loss, an error or a regret.
+
+    Example:
+        >>> spec = "synthetic:standstill,dim=2,steps=50"
+        >>> cell = Cell(spec, None, None, "linear", 8, "HedgedRate", "default", 0, spec)
+        >>> result = play(cell)
+        >>> result["status"], result["steps"]
+        ('ok', 50)
+    """
+    tally = _Tally("regression", 0)
+    with ExitStack() as stack:
+        _quietly(stack)
+        try:
+            source, player = _prepare(cell)
+            _one_thread(stack)
+            tally = _Tally(source.task, source.steps)
+            for batch in islice(source.batches(cell.seed), source.steps):
+                if deadline is not None and time.monotonic() >= deadline:
+                    done = f"{tally.steps:,} of {source.steps:,} steps"
+                    return tally.result("timeout", f"out of time after {done}")
+                begin = time.perf_counter()
+                scores = player.step(batch.x, batch.y)
+                tally.seconds += time.perf_counter() - begin
+                if not tally.add(batch, scores, player.rate):
+                    step = f"step {tally.steps + 1:,}"
+                    return tally.result("diverged", f"the loss of {step} is not finite")
+        except Exception as error:  # a contestant may raise anything; the race goes on
+            return tally.result("failed", _line(error))
+    return tally.result("ok", "")
+
+
+def _prepare(cell: Cell) -> tuple[Source, Player]:
+    entrants = contestants()
+    if cell.method not in entrants:
+        raise ConfigError(f"method must be one of {', '.join(entrants)}, got {cell.method!r}")
+    source = resolve(cell.stream, cell.target, cell.time, cell.model, cell.batch)
+    if source.fingerprint != cell.fingerprint:
+        raise DataError(f"{source.name} has changed since the race began: start the race again")
+    setup = Setup(source.make_model(), source.batch, source.steps, cell.seed)
+    return source, entrants[cell.method].make(cell.setting, setup)
+
+
+def _quietly(stack: ExitStack) -> None:
+    """Let a cell print no warning: overflow is what divergence looks like."""
+    stack.enter_context(warnings.catch_warnings())
+    warnings.simplefilter("ignore")
+    stack.enter_context(np.errstate(all="ignore"))
+
+
+def _one_thread(stack: ExitStack) -> None:
+    """Let a cell use one thread; what its contestant needs is loaded by now."""
+    from threadpoolctl import threadpool_limits
+
+    stack.enter_context(threadpool_limits(1))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+
+
+def _line(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

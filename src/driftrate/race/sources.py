@@ -1,0 +1,266 @@
+"""Where the batches of a race come from: files, public datasets, drawn streams."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from driftrate.errors import ConfigError, DataError
+from driftrate.race.models import MODELS, NATURAL, Floats, Labels, Model, Task, make_model
+from driftrate.streams import tables
+from driftrate.streams._standard import Standardiser
+
+# Batches of small streams are kept, so that the contestants of a race share the preprocessing.
+_CACHE_BYTES = 256 * 2**20
+_cache: OrderedDict[tuple[object, ...], tuple[list[Batch], int]] = OrderedDict()
+
+
+class Batch(NamedTuple):
+    """What every contestant is shown at one step.
+
+    Args:
+        x: Features (rows, n_features), the bias column last.
+        y: Targets: reals, 0.0 and 1.0 of two classes, or whole class numbers of more.
+        oracle: The scores of the best weights there are, where nature tells them.
+        expected: The expected targets given x, where nature tells them.
+    """
+
+    x: Floats
+    y: Labels
+    oracle: Floats | None = None
+    expected: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stream, resolved: what it holds and how to get its batches.
+
+    The first batch of a table is looked at for its mean and deviation and not played; rows that do
+    not fill a last batch are left out.
+
+    Args:
+        name: What a table calls it.
+        task: What is predicted: `regression`, `binary` or `classes`.
+        model: The model's name, chosen by the task where none was asked for.
+        fingerprint: A hash of the content.
+        n_features: The number of columns of a batch, the bias column among them.
+        classes: The number of classes, 0 for a regression.
+        rows: How many rows there are.
+        batch: The number of rows in a batch.
+        seeded: Whether batches are drawn, a different stream for each seed.
+        draw: A function of the seed that yields the batches.
+        key: What tells the content from that of other sources, beside the fields above.
+        unplayed: How many batches are looked at alone.
+    """
+
+    name: str
+    task: Task
+    model: str
+    fingerprint: str
+    n_features: int
+    classes: int
+    rows: int
+    batch: int
+    seeded: bool
+    draw: Callable[[int], Iterator[Batch]] = field(repr=False)
+    key: tuple[object, ...] = field(repr=False)
+    unplayed: int = 1
+
+    @property
+    def steps(self) -> int:
+        """How many batches are played."""
+        return self.rows // self.batch - self.unplayed
+
+    def make_model(self) -> Model:
+        """Return the model."""
+        return make_model(self.model, self.task, self.n_features, self.classes)
+
+    def batches(self, seed: int = 0) -> Iterator[Batch]:
+        """Yield the batches, from memory where they were kept."""
+        key = (*self.key, self.task, self.batch, self.fingerprint, seed if self.seeded else 0)
+        if key in _cache:
+            _cache.move_to_end(key)
+            yield from _cache[key][0]
+            return
+        kept: list[Batch] | None = []
+        size = 0
+        for batch in self.draw(seed):
+            if kept is not None:
+                kept.append(batch)
+                size += sum(array.nbytes for array in batch if array is not None)
+                if size > _CACHE_BYTES:
+                    kept = None
+            yield batch
+        if kept is not None:
+            _cache[key] = (kept, size)
+            while sum(entry[1] for entry in _cache.values()) > _CACHE_BYTES:
+                _cache.popitem(last=False)
+
+
+def resolve(
+    spec: str, target: str | None, time: str | None, model: str | None, batch: int
+) -> Source:
+    """Return the stream of a specification.
+
+    Args:
+        spec: A `.csv` or `.parquet` file; `river:NAME` for a dataset of River; `openml:NAME` for
+            one of OpenML; `synthetic:KIND,key=value,...`; or `cytometry`.
+        target: The target column of a file.
+        time: The time column of a file.
+        model: One of `linear`, `logistic`, `softmax` and `mlp`; None or `auto` for the linear model
+            that fits the target.
+        batch: The number of rows in a batch.
+
+    Returns:
+        The source.
+
+    Raises:
+        ConfigError: Where the specification is wrong.
+        DataError: Where the data are.
+        MissingDependency: Where a package is needed to read them.
+
+    Example:
+        >>> source = resolve("synthetic:spiral,dim=4,steps=50", None, None, None, batch=8)
+        >>> source.task, source.model, source.n_features, source.steps
+        ('regression', 'linear', 4, 50)
+    """
+    wanted = None if model in (None, "auto") else model
+    if wanted is not None and wanted not in MODELS:
+        raise ConfigError(f"model must be one of {', '.join(MODELS)} or auto, got {model!r}")
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ConfigError(f"batch must be an integer >= 1, got {batch!r}")
+    kind, _, rest = spec.partition(":")
+    if kind in ("river", "openml", "synthetic", "cytometry") and (target or time):
+        raise ConfigError(f"{spec}: target and time are for files; leave them out")
+    if kind == "synthetic":
+        from driftrate.race._synthetic import synthetic
+
+        return synthetic(spec, rest, wanted, batch)
+    if spec == "cytometry":
+        return _cytometry(wanted, batch)
+    if kind in ("river", "openml"):
+        from driftrate.race import _public
+
+        load = _public.river if kind == "river" else _public.openml
+        table, fingerprint = load(rest, _target_kind(wanted))
+        return _of_table(spec, table, fingerprint, wanted, batch, (spec,))
+    path = Path(spec)
+    table = tables.open_table(path, target, time, _target_kind(wanted))
+    key = (str(path.absolute()), target, time)
+    return _of_table(path.name.split(".")[0], table, tables.fingerprint(path), wanted, batch, key)
+
+
+def _target_kind(model: str | None) -> Any:
+    """Return what the model makes of the target, or None where the target itself decides."""
+    return {"linear": "numbers", "logistic": "classes", "softmax": "classes"}.get(model or "")
+
+
+def _task(classes: int, model: str | None) -> Task:
+    if not classes:
+        return "regression"
+    return "binary" if classes == 2 and model != "softmax" else "classes"
+
+
+def _of_table(
+    name: str,
+    table: tables.Table,
+    fingerprint: str,
+    model: str | None,
+    batch: int,
+    key: tuple[object, ...],
+) -> Source:
+    classes = len(table.classes) if table.classes is not None else 0
+    task = _task(classes, model)
+    if table.rows < 2 * batch:
+        raise DataError(
+            f"{table.name} has {table.rows:,} rows: a race needs two batches, here {2 * batch:,}"
+        )
+    source = Source(
+        name=name,
+        task=task,
+        model=model or NATURAL[task],
+        fingerprint=fingerprint,
+        n_features=table.width + 1,
+        classes=classes,
+        rows=table.rows,
+        batch=batch,
+        seeded=False,
+        draw=lambda seed: standardised(_cut(table.chunks(), batch), task),
+        key=key,
+    )
+    source.make_model()  # refuses a model that does not fit
+    return source
+
+
+def _cut(chunks: Iterator[tuple[Floats, Floats]], batch: int) -> Iterator[tuple[Floats, Floats]]:
+    """Yield pieces of exactly `batch` rows; what is left at the end is dropped."""
+    left: tuple[Floats, Floats] | None = None
+    for x, y in chunks:
+        if left is not None:
+            x, y = np.concatenate([left[0], x]), np.concatenate([left[1], y])  # noqa: PLW2901
+        whole = len(y) - len(y) % batch
+        for start in range(0, whole, batch):
+            yield x[start : start + batch], y[start : start + batch]
+        left = x[whole:], y[whole:]
+
+
+def standardised(batches: Iterator[tuple[Floats, Floats]], task: Task) -> Iterator[Batch]:
+    """Yield batches standardised by the mean and deviation of all rows before each.
+
+    Features, and the target of a regression, are clipped at ±5; a column of ones is added. The
+    first batch has no rows before it: it only starts the mean and deviation.
+
+    Args:
+        batches: Features, NaN where missing, and targets.
+        task: What is predicted.
+
+    Yields:
+        One batch fewer.
+    """
+    features: Standardiser | None = None
+    targets = Standardiser(1)
+    for x, y in batches:
+        if features is None:
+            features = Standardiser(x.shape[1])
+        else:
+            ones = np.ones((len(x), 1))
+            label: Labels = y if task != "classes" else y.astype(np.int64)
+            if task == "regression":
+                label = targets(y[:, None])[:, 0]
+            yield Batch(np.concatenate([features(x), ones], axis=1), label)
+        features.update(x)
+        targets.update(y[:, None])
+
+
+def _cytometry(model: str | None, batch: int) -> Source:
+    from driftrate.streams.cytometry import CellStream, load_cells
+
+    cells = load_cells(download=False)
+    stream = CellStream(cells, batch_size=batch)
+    task: Task = "classes"
+
+    def draw(seed: int) -> Iterator[Batch]:
+        drawn = stream.batches([seed])
+        pairs = ((x[0].astype(np.float64), y[0].astype(np.float64)) for x, y in drawn)
+        return standardised(pairs, task)
+
+    source = Source(
+        name="cytometry",
+        task=task,
+        model=model or NATURAL[task],
+        fingerprint=cells.fingerprint,
+        n_features=cells.expression.shape[1] + 1,
+        classes=len(stream.order),
+        rows=stream.steps * batch,
+        batch=batch,
+        seeded=True,
+        draw=draw,
+        key=("cytometry",),
+    )
+    source.make_model()
+    return source

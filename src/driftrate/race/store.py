@@ -1,0 +1,231 @@
+"""Finished cells on disk: written at once, found again after a stop, shared by processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from time import time
+from typing import cast
+
+from driftrate.errors import DataError
+from driftrate.race.cell import Cell, Result
+
+_LAYOUT = 1
+# A claim is renewed this often, and free for others once it is this old.
+BEAT_SECONDS = 3.0
+STALE_SECONDS = 20.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS results (
+    key TEXT PRIMARY KEY, cell TEXT NOT NULL, status TEXT NOT NULL, time_limit REAL NOT NULL,
+    result TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS claims (
+    key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
+    beat REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+# Not done: a cell that failed, since what was wrong may be mended by now, and one cut short by a
+# tighter time limit than today's.
+_DONE = (
+    "FROM results WHERE key = ? AND status != 'failed' "
+    "AND NOT (status = 'timeout' AND time_limit < ?)"
+)
+
+
+class Store:
+    """An SQLite file of results, one row a cell.
+
+    A rollback journal, not a write-ahead log: a race commits a few small rows a second, and the
+    journal needs neither shared memory nor side files, so the store can be copied as one file and
+    lie on a network folder. A process killed in mid-write leaves a journal that the next one rolls
+    back.
+
+    Processes that share a store *claim* a cell before they compute it. A claim lapses when its
+    process is gone or has not renewed it for a while; at worst a cell is computed twice, to the
+    same result.
+
+    Args:
+        path: The file; it is made if missing.
+        patience: How many seconds to wait for another process that holds the file.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> cell = Cell("a.csv", "y", None, "linear", 16, "sgd", "default", 0, "ab12")
+        >>> with TemporaryDirectory() as folder, Store(Path(folder) / "race.sqlite") as store:
+        ...     store.claim(cell), store.get(cell)
+        (True, None)
+    """
+
+    def __init__(self, path: Path, patience: float = 30.0) -> None:
+        self.path = path
+        self._owner = uuid.uuid4().hex
+        self._host = socket.gethostname()
+        self._turn = threading.Lock()
+        self._closing = threading.Event()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"cannot write to {path.parent}: {error.strerror}; choose --out"
+            ) from error
+        with self._told():
+            # Cells are claimed in joblib's threads and stored in the main one, in turns.
+            self._base = sqlite3.connect(
+                path, timeout=patience, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._prepare()
+        except BaseException:
+            self._base.close()
+            raise
+        self._beating = threading.Thread(target=self._beat, daemon=True)
+        self._beating.start()
+
+    def _prepare(self) -> None:
+        with self._told():
+            self._base.execute("PRAGMA journal_mode = DELETE")
+            self._base.execute("PRAGMA synchronous = FULL")
+            (layout,) = self._base.execute("PRAGMA user_version").fetchone()
+        if layout not in (0, _LAYOUT):
+            raise DataError(
+                f"{self.path} has layout {layout}, this driftrate knows {_LAYOUT}; choose --out"
+            )
+        if layout == 0:
+            with self._change() as base:
+                for statement in _TABLES.split(";"):
+                    base.execute(statement)
+                base.execute(f"PRAGMA user_version = {_LAYOUT}")
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all claims and of the file."""
+        self._closing.set()
+        self._beating.join()
+        try:
+            with self._change() as base:
+                base.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
+        except DataError:
+            pass  # they lapse by themselves, and the error that matters was already raised
+        finally:
+            self._base.close()
+
+    def put(self, cell: Cell, result: Result, limit: float = math.inf) -> None:
+        """Store a finished cell and let go of its claim, both or neither.
+
+        Args:
+            cell: The cell.
+            result: What it came to.
+            limit: The time limit in seconds that it ran under.
+        """
+        key = cell.key()
+        row = (key, json.dumps(asdict(cell)), result["status"], limit, json.dumps(result))
+        with self._change() as base:
+            base.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)", row)
+            base.execute("DELETE FROM claims WHERE key = ?", (key,))
+
+    def get(self, cell: Cell, limit: float = math.inf) -> Result | None:
+        """Return the result of a cell, if it needs not be played again.
+
+        Args:
+            cell: The cell.
+            limit: Today's time limit in seconds: a result cut short by a tighter one is none.
+        """
+        with self._turn, self._told():
+            row = self._base.execute(f"SELECT result {_DONE}", (cell.key(), limit)).fetchone()
+        return None if row is None else cast(Result, json.loads(row[0]))
+
+    def claim(self, cell: Cell, limit: float = math.inf) -> bool:
+        """Take a cell for this process.
+
+        Args:
+            cell: The cell.
+            limit: Today's time limit in seconds.
+
+        Returns:
+            False if the cell is done, or if another process is at it.
+        """
+        key = cell.key()
+        with self._change() as base:
+            if base.execute(f"SELECT key {_DONE}", (key, limit)).fetchone() is not None:
+                return False
+            other = base.execute(
+                "SELECT host, pid, beat FROM claims WHERE key = ? AND owner != ?",
+                (key, self._owner),
+            ).fetchone()
+            if other is not None and self._alive(*other):
+                return False
+            row = (key, self._owner, self._host, os.getpid(), time())
+            base.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?)", row)
+        return True
+
+    def _alive(self, host: str, pid: int, beat: float) -> bool:
+        if time() - beat > STALE_SECONDS:
+            return False
+        # Signal 0 asks whether a process is there; on Windows it would end it.
+        if host != self._host or os.name != "posix":
+            return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def _beat(self) -> None:
+        while not self._closing.wait(BEAT_SECONDS):
+            try:
+                with self._change() as base:
+                    base.execute(
+                        "UPDATE claims SET beat = ? WHERE owner = ?", (time(), self._owner)
+                    )
+            except DataError:
+                pass  # the next beat may do; if not, `put` says so in the main thread
+
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction that takes the write lock at once, so that two never deadlock."""
+        with self._turn, self._told():
+            self._base.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._base
+                self._base.execute("COMMIT")
+            except BaseException:
+                # A full disk may have rolled back already.
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn SQLite's errors into one line that says what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            code = None if code is None else code & 0xFF  # the primary code of an extended one
+            advice = {
+                sqlite3.SQLITE_FULL: "the disk is full; free some space, then run again to go on",
+                sqlite3.SQLITE_BUSY: "another program holds it locked; close it, then run again",
+                sqlite3.SQLITE_NOTADB: "it is not a store of race results; choose --out",
+                sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, then run again",
+                sqlite3.SQLITE_READONLY: "it may not be written; choose --out",
+                sqlite3.SQLITE_CANTOPEN: "it cannot be opened; choose --out",
+            }.get(code or 0, str(error))
+            raise DataError(f"store {self.path}: {advice}") from error

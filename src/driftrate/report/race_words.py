@@ -1,0 +1,184 @@
+"""What a race says, in sentences: who won, by how much, and whether that is more than luck."""
+
+from __future__ import annotations
+
+import math
+
+from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Column, Lead, Leaderboard, Row, Standing
+from driftrate.race.significance import BLOCKS
+
+TEST = (
+    f"Within a stream two methods are compared by a paired t-test on the loss differences of "
+    f"{BLOCKS} consecutive blocks of the stream, averaged over seeds; correlation between "
+    "neighbouring blocks is allowed for. A file has one order: there, seeds change first weights "
+    "and ties alone."
+)
+
+
+def ordinal(number: float) -> str:
+    """Return 1st, 2nd, 3rd, ...; a shared place keeps its half.
+
+    Example:
+        >>> [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 21, 2.5)]
+        ['1st', '2nd', '3rd', '4th', '11th', '12th', '21st', '2.5th']
+    """
+    if number != int(number):
+        return f"{number:g}th"
+    whole = int(number)
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(whole % 10 if whole % 100 not in (11, 12, 13) else 0)
+    return f"{whole}{ending or 'th'}"
+
+
+def figures(value: float | None, digits: int = 4) -> str:
+    """Return a number to some figures, or a dash.
+
+    Example:
+        >>> figures(0.123456), figures(12345.6), figures(1e-9), figures(None)
+        ('0.1235', '12,346', '1.000e-09', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def share(value: float) -> str:
+    """Return a share as per cent, with a figure more where it is small.
+
+    Example:
+        >>> share(0.123), share(0.0123), share(0.0001)
+        ('12 %', '1.2 %', '0.01 %')
+    """
+    per_cent = 100 * value
+    return f"{per_cent:.0f} %" if per_cent >= 10 else f"{per_cent:.2g} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a short time in a fitting unit.
+
+    Example:
+        >>> duration(0.00012), duration(0.0034), duration(5.0)
+        ('120 µs', '3.4 ms', '5 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def odds(lead: Lead) -> str:
+    """Return what the test says of a lead."""
+    if lead.p is None:
+        return "too few steps to test"
+    p = "p < 0.001" if lead.p < 0.001 else f"p = {lead.p:.2g}"
+    return f"significant, {p}" if lead.significant else f"not significant, {p}"
+
+
+def _chosen(standings: list[Standing]) -> Standing | None:
+    """Return the one of ours to speak of: the flagship, or else the best."""
+    ours = [standing for standing in standings if standing.ours]
+    return next((one for one in ours if one.method == FLAGSHIP), ours[0] if ours else None)
+
+
+def overall(board: Leaderboard) -> list[str]:
+    """Return the sentences on all streams together."""
+    if len(board.streams) < 2:
+        return []
+    lines = [_standing_sentence(board, "default", first_order=False)]
+    standings = board.standings()
+    if not standings[0].first_order:
+        lines.append(_standing_sentence(board, "default", first_order=True))
+    ours = _chosen(standings)
+    wins = None if ours is None else board.against_constant(ours.method)
+    if ours is not None and wins is not None and ours.method != CONSTANT:
+        lines.append(
+            f"{ours.method} at its default beats the best constant rate, chosen in hindsight for "
+            f"each stream, on {wins.won} of {wins.streams} streams; its loss is {wins.ratio:.3f} "
+            "times as high (geometric mean)."
+        )
+    if board.has_grid:
+        lines.append(_standing_sentence(board, "best", first_order=False))
+    return lines
+
+
+def _standing_sentence(board: Leaderboard, column: Column, first_order: bool) -> str:
+    standings = board.standings(column, first_order)
+    leader = standings[0]
+    among = "first-order methods" if first_order else "methods"
+    where = "at its default" if column == "default" else "at its best of a small grid, in hindsight"
+    ours = _chosen(standings)
+    best = [one.method for one in standings if one.mean_rank == leader.mean_rank]
+    whose = f"{leader.method} has" if len(best) == 1 else f"{' and '.join(best)} share"
+    text = (
+        f"Among {len(standings)} {among}, each {where}, {whose} the best mean rank "
+        f"over {len(board.streams)} streams ({leader.mean_rank:.1f})"
+    )
+    if ours is not None and ours.method not in best:
+        place = standings.index(ours) + 1
+        text += f"; {ours.method} is {ordinal(place)} ({ours.mean_rank:.1f})"
+    return text + "."
+
+
+def verdict(board: Leaderboard, stream: str) -> list[str]:
+    """Return the sentences on one stream."""
+    rows = board.of(stream)
+    fine = [row for row in rows if row.status == "ok"]
+    if not fine:
+        return [f"No method came through {stream}."]
+    winner = fine[0]
+    if len(fine) == 1:
+        return [f"{winner.method} alone came through, with mean loss {figures(winner.loss)}."]
+    lead = board.lead(winner, fine[1])
+    lines = [
+        f"{winner.method} wins at its default: mean loss {figures(winner.loss)}, "
+        f"{share(lead.share)} below {fine[1].method} ({figures(fine[1].loss)}; {odds(lead)})."
+    ]
+    told = {fine[1].method}
+    if not winner.first_order:
+        first = next((row for row in fine if row.first_order), None)
+        if first is not None:
+            behind = board.lead(winner, first)
+            told.add(first.method)
+            lines.append(
+                f"It is not a first-order method; among those {first.method} leads, "
+                f"with a loss {share(_more(behind))} higher ({odds(behind)})."
+            )
+    ours = _best_of_ours(rows)
+    if ours is not None and ours.method not in told and not winner.ours:
+        lines.append(_loss_sentence(board, winner, ours, len(rows)))
+    best = board.of(stream, "best")
+    if best and best[0].loss is not None:
+        lines.append(
+            f"Each at its best of a small grid, chosen in hindsight, {best[0].method} "
+            f"({setting_words(best[0])}) leads with {figures(best[0].loss)}."
+        )
+    return lines
+
+
+def _best_of_ours(rows: list[Row]) -> Row | None:
+    ours = [row for row in rows if row.ours]
+    return next((row for row in ours if row.method == FLAGSHIP), ours[0] if ours else None)
+
+
+def _loss_sentence(board: Leaderboard, winner: Row, ours: Row, count: int) -> str:
+    if ours.loss is None:
+        return f"{ours.method} {_ended(ours)} here."
+    lead = board.lead(winner, ours)
+    return (
+        f"{ours.method} is {ordinal(ours.rank or 0)} of {count} here; {winner.method} leads it by "
+        f"{share(lead.share)} ({odds(lead)})."
+    )
+
+
+def _ended(row: Row) -> str:
+    return {"diverged": "diverged", "timeout": "ran out of time"}.get(row.status, "failed")
+
+
+def _more(lead: Lead) -> float:
+    return lead.share / (1 - lead.share)
+
+
+def setting_words(row: Row) -> str:
+    """Return a setting without the marks of JSON."""
+    return row.setting.strip("{}").replace('"', "").replace(":", " ").replace(",", ", ")

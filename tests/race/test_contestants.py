@@ -1,0 +1,221 @@
+"""Every contestant on every task: it learns, it does not peek, it repeats itself."""
+
+import json
+
+import numpy as np
+import pytest
+
+from driftrate.errors import ConfigError, MissingDependency
+from driftrate.race import Cell, contestants, play, resolve
+from driftrate.race.contestants import Setup, base
+from driftrate.race.contestants.filters import ForgettingFilter
+from driftrate.race.contestants.pools import Ader
+from driftrate.race.models import Model
+
+NAMES = list(contestants())
+TASKS = {"regression": "linear", "binary": "logistic", "classes": "softmax"}
+STEPS, BATCH = 120, 16
+
+
+def rows(task, count, seed=0):
+    """Draw an easy problem that does not move: three features, little noise."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, 3))
+    scores = x @ np.array([[2.0, -1.0, 0.5], [-1.0, 1.5, 0.5], [0.0, -0.5, -2.0]])
+    if task == "regression":
+        return x, scores[:, 0] + 0.1 * rng.standard_normal(count)
+    if task == "binary":
+        return x, (scores[:, 0] + 0.3 * rng.logistic(size=count) > 0).astype(int)
+    return x, (scores + 0.3 * rng.gumbel(size=(count, 3))).argmax(axis=1)
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory):
+    """Write a file for each task."""
+    folder = tmp_path_factory.mktemp("streams")
+    files = {}
+    for task in TASKS:
+        x, y = rows(task, (STEPS + 1) * BATCH)
+        lines = [",".join(map(repr, [*a, b])) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+        files[task] = str(folder / f"{task}.csv")
+        (folder / f"{task}.csv").write_text("a,b,c,y\n" + "\n".join(lines) + "\n")
+    return files
+
+
+def cell(path, model, method, setting="default", seed=0):
+    print_ = resolve(path, "y", None, model, BATCH).fingerprint
+    return Cell(path, "y", None, model, BATCH, method, setting, seed, print_)
+
+
+def entrant(name):
+    found = contestants()[name]
+    if found.available() is not None:
+        pytest.skip(f"{name} {found.available()}")
+    return found
+
+
+def without_clock(result):
+    return {key: value for key, value in result.items() if key != "seconds_per_step"}
+
+
+# Predicting nothing costs half the target's variance, or the entropy of equal chances.
+NOTHING = {"regression": 0.5, "binary": np.log(2), "classes": np.log(3)}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_learns_an_easy_stream_and_repeats_itself(name, task, streams):
+    entrant(name)
+    played = cell(streams[task], TASKS[task], name)
+    result = play(played)
+    assert result["status"] == "ok", result["message"]
+    assert result["steps"] == STEPS
+    # Small default rates gain little in 120 steps, but none may lose.
+    assert result["loss"] < 0.99 * NOTHING[task]
+    assert without_clock(play(played)) == without_clock(result)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_trains_a_network_or_says_that_it_cannot(name, streams):
+    found = entrant(name)
+    if "mlp" not in found.models:
+        assert found.settings("mlp") == []
+        return
+    first, second = (play(cell(streams["classes"], "mlp", name, seed=seed)) for seed in (0, 1))
+    assert first["status"] == "ok", first["message"]
+    assert first["loss"] != second["loss"]  # the seed draws the first weights
+    if (
+        name != "d-adapt adam"
+    ):  # its first rates overshoot here, and 120 steps do not make up for it
+        assert first["loss"] < NOTHING["classes"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_do_not_see_the_labels_of_their_own_batch(name, task):
+    found = entrant(name)
+    outputs = 3 if task == "classes" else 1
+    setup = Setup(Model(task, features=3, outputs=outputs), batch=BATCH, steps=6, seed=0)
+    x, y = rows(task, 6 * BATCH)
+    y = y.astype(np.int64 if task == "classes" else np.float64)
+    other = {"regression": -y, "binary": 1 - y, "classes": (y + 1) % 3}[task]
+    scores = []
+    for last in (y, other):
+        player = found.make("default", setup)
+        for step in range(6):
+            now = slice(step * BATCH, (step + 1) * BATCH)
+            scores.append(player.step(x[now], (last if step == 5 else y)[now]))
+    first, second = scores[5], scores[11]
+    np.testing.assert_array_equal(first, second)
+    assert first.shape == ((BATCH, 3) if task == "classes" else (BATCH,))
+    assert first.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_grid_is_small_canonical_and_playable(name, streams):
+    found = entrant(name)
+    settings = found.settings("linear")
+    assert settings[0] == "default"
+    assert len(settings) == len(set(settings)) <= 20
+    for setting in settings[1:]:
+        assert json.dumps(json.loads(setting), sort_keys=True, separators=(",", ":")) == setting
+    setup = Setup(Model("regression", features=3, outputs=1), batch=BATCH, steps=2, seed=0)
+    x, y = rows("regression", BATCH)
+    for setting in settings[1:]:
+        player = found.make(setting, setup)
+        player.step(x, y)
+        assert np.isfinite(player.step(x, y)).all() or "sgd" in name
+
+
+def test_what_is_not_installed_is_said_and_not_raised(monkeypatch, streams):
+    monkeypatch.setattr(base, "find_spec", lambda name: None if name == "dog" else True)
+    found = contestants()["dog"]
+    assert found.available() == "needs dog-optimizer: pip install driftrate[race]"
+    setup = Setup(Model("regression", 3, 1), BATCH, 2, 0)
+    with pytest.raises(MissingDependency, match="dog needs dog-optimizer"):
+        found.make("default", setup)
+    result = play(cell(streams["regression"], "linear", "dog"))
+    assert (result["status"], result["loss"]) == ("failed", None)
+    assert "dog-optimizer" in result["message"]
+
+
+@pytest.mark.parametrize("name", ["ConvexRate", "LinearRate", "adam adwin resets", "HedgedRate"])
+def test_scores_that_are_not_finite_are_left_to_the_race(name):
+    setup = Setup(Model("regression", 3, 1), BATCH, 2, 0)
+    player = entrant(name).make("default", setup)
+    x, y = rows("regression", BATCH)
+    player.step(x, y)
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(player.step(np.full_like(x, np.inf), y)).any()
+
+
+def test_a_setting_must_be_of_json():
+    setup = Setup(Model("regression", 3, 1), BATCH, 2, 0)
+    with pytest.raises(ConfigError, match="got 'fast'"):
+        contestants()["HedgedRate"].make("fast", setup)
+
+
+def test_who_is_who():
+    entrants = contestants()
+    assert {n for n, c in entrants.items() if not c.first_order} == {"kalman forgetting"}
+    ours = {n for n, c in entrants.items() if c.ours}
+    assert {"HedgedRate", "ConvexRate", "NonconvexRate", "LinearRate"} <= ours
+    assert all(c.family == "driftrate" for c in entrants.values() if c.ours)
+    assert len(entrants) >= 26
+
+
+# The filter, Ader ------------------------------------------------------------------------------
+
+
+def test_the_filter_is_weighted_least_squares():
+    forgetting, prior, steps = 0.98, 0.5, 9
+    setup = Setup(Model("regression", features=3, outputs=1), BATCH, steps, 0)
+    player = ForgettingFilter(setup, forgetting, prior)
+    x, y = rows("regression", steps * BATCH)
+    decay = forgetting**BATCH
+    # The mean of the posterior under weights decay^age, each step's refill of the prior centred
+    # where the weights were.
+    a, b = np.eye(3) / prior, np.zeros(3)
+    for step in range(steps):
+        now = slice(step * BATCH, (step + 1) * BATCH)
+        old = np.linalg.solve(a, b)
+        player.step(x[now], y[now])
+        a_prior = decay * a + (1 - decay) * np.eye(3) / prior
+        a = a_prior + x[now].T @ x[now]
+        b = a_prior @ old + x[now].T @ y[now]
+        np.testing.assert_allclose(player.theta, np.linalg.solve(a, b), rtol=1e-9)
+    never = ForgettingFilter(setup, 1.0, prior)
+    for step in range(steps):
+        now = slice(step * BATCH, (step + 1) * BATCH)
+        never.step(x[now], y[now])
+    ridge = np.linalg.solve(x.T @ x + np.eye(3) / prior, x.T @ y)
+    np.testing.assert_allclose(never.theta, ridge, rtol=1e-9)
+
+
+def test_the_filter_of_two_classes_is_that_of_two_scores():
+    x, y = rows("binary", 6 * BATCH)
+    one = ForgettingFilter(Setup(Model("binary", 3, 1), BATCH, 6, 0), 0.99, prior=0.2)
+    two = ForgettingFilter(Setup(Model("classes", 3, 2), BATCH, 6, 0), 0.99, prior=0.1)
+    for step in range(6):
+        now = slice(step * BATCH, (step + 1) * BATCH)
+        single = one.step(x[now], y[now].astype(float))
+        double = two.step(x[now], y[now])
+        # The difference of two independent weights has twice the variance of one.
+        np.testing.assert_allclose(double[:, 1] - double[:, 0], single, rtol=1e-7, atol=1e-9)
+
+
+def test_a_filter_too_large_is_refused():
+    with pytest.raises(ConfigError, match="5,000 equations"):
+        ForgettingFilter(Setup(Model("classes", 500, 10), BATCH, 6, 0))
+
+
+def test_the_pool_of_rates_spans_what_the_paper_says():
+    setup = Setup(Model("regression", features=4, outputs=1), BATCH, steps=7000, seed=0)
+    pool = Ader(setup, diameter=2.0)
+    assert len(pool.rates) == int(np.ceil(0.5 * np.log2(1 + 4000))) + 1
+    assert pool.rates[0] == pytest.approx((2.0 / 2.0) * (7 / 14000) ** 0.5)
+    np.testing.assert_allclose(pool.rates[1:] / pool.rates[:-1], 2.0)
+    assert np.exp(pool.logs).sum() == pytest.approx(1.0)
+    x = np.full((BATCH, 4), 10.0)
+    pool.step(x, np.full(BATCH, 1e3))
+    assert np.linalg.norm(pool.experts, axis=1).max() <= 1.0 + 1e-12

@@ -1,0 +1,174 @@
+"""The engine: each cell once, as soon as it is done, whatever a contestant does."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from race_child import toy_cells
+
+from driftrate.errors import ConfigError, DataError
+from driftrate.race import child, engine
+from driftrate.race.store import Store
+
+pytestmark = pytest.mark.usefixtures("toys")
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "race.sqlite") as opened:
+        yield opened
+
+
+def race(cells, store, **options):
+    settings = {"limit": 20.0, "jobs": 1, "play": "toys:play", **options}
+    return dict(engine.run(cells, store, **settings))
+
+
+def test_each_cell_once_and_never_again(store, played):
+    cells = toy_cells(["ok", "chatty"])
+    first = race(cells, store, jobs=2)
+    assert set(first) == set(cells)
+    assert {result["status"] for result in first.values()} == {"ok"}
+    assert race(cells, store) == first
+    assert played() == {cell.key(): 1 for cell in cells}
+
+
+def test_a_cell_is_stored_before_it_is_told(store):
+    for cell, result in engine.run(toy_cells(["ok"]), store, jobs=1, play="toys:play"):
+        assert store.get(cell) == result
+
+
+def test_stopping_keeps_what_is_done_and_ends_the_children(store):
+    cells = toy_cells(["slow"])
+    finished = engine.run(cells, store, jobs=1, play="toys:play")
+    next(finished)
+    children = set(engine._CHILDREN._all)
+    assert children
+    begin = time.monotonic()
+    finished.close()
+    assert time.monotonic() - begin < 5.0
+    assert all(one._process.wait(timeout=5.0) is not None for one in children)
+    done = sum(store.get(cell) is not None for cell in cells)
+    assert 1 <= done < len(cells)
+    assert set(race(cells, store)) == set(cells)
+
+
+class TestContestants:
+    @pytest.mark.parametrize("kind", ["local", "dask"])
+    def test_marks_the_bad_and_goes_on(self, store, monkeypatch, kind):
+        monkeypatch.setattr(child, "GRACE_SECONDS", 0.3)
+        bad = {
+            "raises": ("failed", "ZeroDivisionError: a step went wrong"),
+            "exits": ("failed", "SystemExit: a package that ends the program"),
+            "crashes": ("failed", "its process ended (killed by SIGABRT)"),
+            "diverges": ("diverged", "loss is inf at step 3"),
+            "hangs": ("timeout", "over its limit"),
+            "stuck": ("timeout", "over 0.5 s, the last of them in one step"),
+        }
+        cells = toy_cells([*bad, "ok"], ["left"], seeds=1)
+        found = race(cells, store, limit=0.5, engine=kind)
+        told = {cell.method: (one["status"], one["message"]) for cell, one in found.items()}
+        assert told == {**bad, "ok": ("ok", "")}
+
+    def test_a_child_outlives_what_it_can(self, store):
+        """Raising costs no new process; crashing costs one."""
+        cells = toy_cells(["raises", "ok"], ["left"], seeds=3)
+        started = []
+        real = engine.Child
+        try:
+            engine.Child = lambda play: started.append(play) or real(play)
+            race(cells, store)
+            assert len(started) == 1
+            race(toy_cells(["crashes", "ok"], ["right"], seeds=2), store)
+            assert len(started) == 1 + 3
+        finally:
+            engine.Child = real
+
+    def test_ends_with_its_parent(self):
+        one = child.Child("toys:play")
+        assert one.alive
+        one._process.stdin.close()
+        assert one._process.wait(timeout=10.0) == 0
+        one.close()
+
+    def test_ends_in_mid_cell_with_its_parent(self):
+        one = child.Child("toys:play")
+        (cell,) = toy_cells(["stuck"], ["left"], seeds=1)
+        asking = threading.Thread(target=one.play, args=(cell, None, "."))
+        asking.start()
+        time.sleep(0.3)
+        assert one.alive
+        one._process.stdin.close()
+        assert one._process.wait(timeout=10.0) == 0
+        asking.join(timeout=10.0)
+        assert not asking.is_alive()
+
+    def test_one_thread_each(self):
+        assert set(child._ONE_THREAD.values()) == {"1"}
+        assert "OMP_NUM_THREADS" in child._ONE_THREAD
+
+    def test_relative_paths_are_the_callers(self, tmp_path, store, monkeypatch):
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        monkeypatch.setenv("TOY_NOTES", "notes.txt")
+        race(toy_cells(["ok"], ["left"], seeds=1), store)
+        assert (tmp_path / "here" / "notes.txt").exists()
+
+
+class TestSharing:
+    def test_leaves_claimed_cells_to_their_owner(self, tmp_path, store, played):
+        cells = toy_cells(["ok"])
+        theirs = cells[0]
+        with Store(tmp_path / "race.sqlite") as other:
+            assert other.claim(theirs)
+            finished = engine.run(cells, store, jobs=1, play="toys:play")
+            mine = [next(finished)[0] for _ in cells[1:]]
+            assert theirs not in mine
+            result = {**child.without_result("ok", "theirs"), "loss": 1.0}
+            other.put(theirs, result)
+            assert next(finished) == (theirs, result)
+            assert list(finished) == []
+        assert theirs.key() not in played()
+
+    def test_takes_over_what_another_left(self, tmp_path, store, played):
+        cells = toy_cells(["ok"])
+        other = Store(tmp_path / "race.sqlite")
+        other.claim(cells[0])
+        finished = engine.run(cells, store, jobs=1, play="toys:play")
+        for _ in cells[1:]:
+            next(finished)
+        other.close()
+        assert next(finished)[0] == cells[0]
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("what", "kind"), [("claim", "local"), ("put", "local"), ("claim", "dask")]
+    )
+    def test_a_store_that_fails_ends_the_race(self, store, monkeypatch, what, kind):
+        calls = []
+        real = getattr(Store, what)
+
+        def fails(self, *arguments):
+            calls.append(arguments)
+            if len(calls) > 3:
+                raise DataError("store: the disk is full")
+            return real(self, *arguments)
+
+        monkeypatch.setattr(Store, what, fails)
+        with pytest.raises(DataError, match="the disk is full"):
+            race(toy_cells(["ok"]), store, engine=kind)
+
+    def test_no_such_engine(self, store):
+        with pytest.raises(ConfigError, match="unknown engine 'loco': choose from local, dask"):
+            race(toy_cells(["ok"]), store, engine="loco")
+
+    def test_a_scheduler_is_for_a_cluster(self, store):
+        with pytest.raises(ConfigError, match="is for --engine dask"):
+            race(toy_cells(["ok"]), store, scheduler="localhost:8786")
+
+    def test_no_such_play(self, store):
+        with pytest.raises(ConfigError, match=r"cannot start a process for cells.*nowhere"):
+            race(toy_cells(["ok"]), store, play="nowhere:play")

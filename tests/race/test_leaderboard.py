@@ -1,0 +1,286 @@
+"""The table: ranks, hindsight, what is luck and what is not, and sentences that say so."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from driftrate.race.cell import Cell
+from driftrate.race.child import without_result
+from driftrate.race.leaderboard import Leaderboard
+from driftrate.race.significance import block_p_value, compare
+from driftrate.report.race_page import render_race
+from driftrate.report.race_words import overall, verdict
+
+STEPS = 200
+
+
+def result(loss=1.0, status="ok", noise=0.0, seed=0, regret=None):
+    if status != "ok":
+        return without_result(status, "it went wrong")
+    rng = np.random.default_rng(seed)
+    losses = loss + noise * rng.standard_normal(STEPS)
+    losses += loss - losses.mean()
+    steps = np.arange(1, STEPS + 1)
+    return {
+        **without_result("ok", ""),
+        "loss": loss,
+        "error": loss / 2,
+        "regret": regret,
+        "steps": STEPS,
+        "seconds_per_step": 1e-4,
+        "curve_steps": steps.tolist(),
+        "loss_curve": (np.cumsum(losses) / steps).tolist(),
+        "rate_curve": (1.0 / steps).tolist(),
+    }
+
+
+def cell(stream, method, setting="default", seed=0):
+    return Cell(stream, None, None, "linear", 16, method, setting, seed, "f")
+
+
+WHO = {
+    name: SimpleNamespace(name=name, family="toy", first_order=name != "filter", ours=ours)
+    for name, ours in [("sgd", 0), ("adam", 0), ("filter", 0), ("HedgedRate", 1)]
+}
+
+
+def board(results):
+    streams = {cell.stream: cell.stream for cell in results}
+    return Leaderboard(results, WHO, streams)
+
+
+def rows(results, column="default"):
+    return {row.method: row for row in board(results).of("a", column)}
+
+
+class TestRows:
+    def test_ranks_by_loss_with_shared_places(self):
+        losses = {"sgd": 2.0, "adam": 1.0, "filter": 0.5, "HedgedRate": 1.0}
+        found = rows({cell("a", name): result(loss) for name, loss in losses.items()})
+        assert {name: row.rank for name, row in found.items()} == {
+            "filter": 1.0, "adam": 2.5, "HedgedRate": 2.5, "sgd": 4.0,
+        }  # fmt: skip
+        assert {name: row.rank_first_order for name, row in found.items()} == {
+            "filter": None, "adam": 1.5, "HedgedRate": 1.5, "sgd": 3.0,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("status", ["failed", "diverged", "timeout"])
+    def test_one_bad_seed_is_a_marked_row_in_the_last_place(self, status):
+        found = rows(
+            {
+                cell("a", "sgd", seed=0): result(0.1),
+                cell("a", "sgd", seed=1): result(status=status),
+                cell("a", "adam", seed=0): result(9.0),
+                cell("a", "adam", seed=1): result(9.0),
+            }
+        )
+        assert (found["sgd"].status, found["sgd"].message) == (status, "it went wrong")
+        assert (found["sgd"].rank, found["sgd"].loss) == (2.0, None)
+        assert found["adam"].rank == 1.0
+
+    def test_mean_and_error_bar_over_seeds(self):
+        found = rows({cell("a", "sgd", seed=k): result(1.0 + k) for k in range(3)})["sgd"]
+        assert (found.seeds, found.loss) == (3, 2.0)
+        assert found.loss_error == pytest.approx(1 / math.sqrt(3))
+        assert rows({cell("a", "sgd"): result(1.0)})["sgd"].loss_error is None
+
+    def test_best_of_the_grid_in_hindsight(self):
+        results = {
+            cell("a", "sgd"): result(3.0),
+            cell("a", "sgd", '{"lr":0.1}'): result(1.0),
+            cell("a", "sgd", '{"lr":1.0}'): result(status="diverged"),
+            cell("a", "adam"): result(2.0),
+            cell("a", "adam", '{"lr":0.1}'): result(2.5),
+        }
+        default, best = rows(results), rows(results, "best")
+        assert {name: row.rank for name, row in default.items()} == {"adam": 1.0, "sgd": 2.0}
+        assert {name: row.rank for name, row in best.items()} == {"sgd": 1.0, "adam": 2.0}
+        assert (best["sgd"].setting, best["adam"].setting) == ('{"lr":0.1}', "default")
+        grid = [row for row in board(results).rows if row.column == "grid"]
+        assert len(grid) == 2
+        assert all(row.rank is None for row in grid)
+
+    def test_hindsight_best_constant_rate(self):
+        results = {}
+        for stream, mine, best in [("a", 1.0, 2.0), ("b", 2.0, 1.0), ("c", 1.0, 4.0)]:
+            results[cell(stream, "HedgedRate")] = result(mine)
+            results[cell(stream, "sgd")] = result(10.0)
+            results[cell(stream, "sgd", '{"lr":0.1}')] = result(best)
+        wins = board(results).against_constant("HedgedRate")
+        assert (wins.won, wins.streams) == (2, 3)
+        assert wins.ratio == pytest.approx((0.5 * 2 * 0.25) ** (1 / 3))
+
+    def test_a_method_that_sits_streams_out_is_not_compared(self):
+        results = {cell(s, m): result(1.0) for s in "abc" for m in ("sgd", "adam", "HedgedRate")}
+        results[cell("a", "filter")] = result(0.5)
+        standings = {one.method: one for one in board(results).standings()}
+        assert (standings["filter"].streams, standings["filter"].tied) == (1, None)
+        assert standings["sgd"].tied is not None
+
+
+class TestOverStreams:
+    def test_critical_difference_is_the_published_one(self):
+        """Demšar (2006), Table 5: q of four classifiers at level 0.05 is 2.569."""
+        rng = np.random.default_rng(0)
+        ranks = np.array([rng.permutation(4) + 1.0 for _ in range(5)])
+        table = {f"m{k}": ranks[:, k].tolist() for k in range(4)}
+        expected = 2.569 * math.sqrt(4 * 5 / (6 * 5))
+        assert compare(table, table).critical_difference == pytest.approx(expected, rel=1e-3)
+
+    def test_tells_a_clear_leader(self):
+        table = {f"m{k}": [float(k + 1)] * 12 for k in range(10)}
+        found = compare(table, table)
+        assert found.leader == "m0"
+        assert found.tied == {"m0"}
+        assert "Wilcoxon" in found.test
+
+    def test_does_not_see_what_is_not_there(self):
+        """At level 0.05 a leader among equals is set apart from everyone in few of 200 races."""
+        rng = np.random.default_rng(1)
+        wrong = 0
+        for _ in range(200):
+            ranks = np.argsort(np.argsort(rng.random((6, 8)), axis=1), axis=1) + 1.0
+            table = {f"m{k}": ranks[:, k].tolist() for k in range(8)}
+            wrong += len(compare(table, table).tied) < 8
+        # 200 trials at 0.05: 10 expected, 3 standard deviations above are 19.
+        assert wrong <= 19
+
+    def test_holm_stops_at_the_first_that_fails(self):
+        """Both p-values are 4/128: over 0.05/2 for the first, so the second is not looked at."""
+        losses = {
+            "best": [1.0] * 7,
+            "one": [0.99, 2, 3, 4, 5, 6, 7],
+            "two": [2, 0.99, 4, 5, 6, 7, 8],
+        }
+        ranks = {
+            "best": [2, 2, 1, 1, 1, 1, 1],
+            "one": [1, 3, 2, 2, 2, 2, 2],
+            "two": [3, 1, *[3] * 5],
+        }
+        assert compare(ranks, losses).tied == {"best", "one", "two"}
+        worse = {**losses, "two": [2.0, 3, 4, 5, 6, 7, 8]}
+        assert compare(ranks, worse).tied == {"best", "one"} - {"one"}
+
+    def test_a_failure_counts_as_a_loss(self):
+        losses = {"fine": [1.0] * 8, "bad": [math.inf] * 8, "worse": [2.0] * 8}
+        ranks = {"fine": [1.0] * 8, "bad": [3.0] * 8, "worse": [2.0] * 8}
+        assert compare(ranks, losses).tied == {"fine"}
+
+    def test_one_stream_is_too_few(self):
+        found = compare({"a": [1.0], "b": [2.0], "c": [3.0]}, {"a": [1.0], "b": [2.0], "c": [3.0]})
+        assert found.test == "1 stream and 3 methods are too few to compare mean ranks"
+        assert found.tied == {"a", "b", "c"}
+
+
+class TestWithinAStream:
+    @staticmethod
+    def p_values(correlation, gap, trials=400):
+        rng = np.random.default_rng(3)
+        steps = np.arange(1, STEPS + 1)
+        found = []
+        for _ in range(trials):
+            noise = rng.standard_normal(STEPS)
+            for t in range(1, STEPS):
+                noise[t] = correlation * noise[t - 1] + math.sqrt(1 - correlation**2) * noise[t]
+            running = np.cumsum(noise + gap) / steps
+            found.append(block_p_value(steps.tolist(), np.zeros(STEPS), running))
+        return np.array(found)
+
+    def test_keeps_its_level(self):
+        """400 trials at 0.05: 20 expected, 3 standard deviations above are 33."""
+        assert (self.p_values(0.0, 0.0) <= 0.05).sum() <= 33
+
+    def test_keeps_near_its_level_when_neighbours_are_alike(self):
+        """Noise with memory of five steps, blocks of ten: within twice the level."""
+        assert (self.p_values(0.8, 0.0) <= 0.05).mean() <= 0.1
+
+    def test_sees_what_is_there(self):
+        """A gap of 5 standard errors."""
+        assert (self.p_values(0.0, 5 / math.sqrt(STEPS), trials=100) <= 0.05).mean() >= 0.9
+
+    def test_running_means_are_taken_apart(self):
+        """All of the loss difference is in the first tenth: one block of ten is no evidence."""
+        steps = np.arange(1, STEPS + 1)
+        burst = np.cumsum(steps <= STEPS // 10) / steps
+        assert block_p_value(steps.tolist(), np.zeros(STEPS), burst, blocks=10) > 0.3
+        assert block_p_value(steps.tolist(), np.zeros(STEPS), np.ones(STEPS)) == 0.0
+        assert block_p_value(steps.tolist(), np.ones(STEPS), np.ones(STEPS)) == 1.0
+
+
+class TestWords:
+    def test_says_plainly_where_we_lose(self):
+        losses = {"filter": 0.88, "sgd": 0.9, "adam": 0.95, "HedgedRate": 1.0}
+        results = {
+            cell("a", name): result(loss, noise=0.01, seed=k)
+            for k, (name, loss) in enumerate(losses.items())
+        }
+        said = " ".join(verdict(board(results), "a"))
+        assert "filter wins at its default: mean loss 0.8800, 2.2 % below sgd (0.9000;" in said
+        assert "HedgedRate is 4th of 4 here; filter leads it by 12 % (significant, p < 0" in said
+        assert "It is not a first-order method; among those sgd leads" in said
+
+    def test_a_lead_within_the_noise_is_called_so(self):
+        results = {
+            cell("a", "HedgedRate"): result(1.0, noise=1.0, seed=1),
+            cell("a", "sgd"): result(1.001, noise=1.0, seed=2),
+        }
+        assert "not significant, p = " in verdict(board(results), "a")[0]
+
+    def test_nobody_and_one_alone(self):
+        bad = {cell("a", "sgd"): result(status="failed")}
+        assert verdict(board(bad), "a") == ["No method came through a."]
+        one = {**bad, cell("a", "HedgedRate"): result(1.0)}
+        assert verdict(board(one), "a")[0].startswith("HedgedRate alone came through")
+        ours = {cell("a", "HedgedRate"): result(status="diverged"), cell("a", "sgd"): result(1.0)}
+        ours[cell("a", "adam")] = result(2.0)
+        assert "HedgedRate diverged here." in verdict(board(ours), "a")
+
+    def test_over_all_streams(self):
+        losses = {"filter": 0.5, "HedgedRate": 0.8, "sgd": 1.0, "adam": 2.0}
+        results = {cell(s, m): result(loss) for s in "abc" for m, loss in losses.items()}
+        results |= {cell(s, "sgd", '{"lr":1}'): result(0.9) for s in "abc"}
+        said = overall(board(results))
+        assert said[0] == (
+            "Among 4 methods, each at its default, filter has the best mean rank over 3 streams "
+            "(1.0); HedgedRate is 2nd (2.0)."
+        )
+        assert "Among 3 first-order methods, each at its default, HedgedRate has" in said[1]
+        assert "on 3 of 3 streams; its loss is 0.889 times as high" in said[2]
+        assert "in hindsight, filter has the best mean rank" in said[3]
+
+
+class TestPage:
+    @pytest.mark.parametrize("streams", ["a", "abc"])
+    @pytest.mark.parametrize("grid", [False, True])
+    def test_renders_every_kind_of_row(self, streams, grid):
+        results = {}
+        for stream in streams:
+            results[cell(stream, "sgd")] = result(1.0)
+            results[cell(stream, "adam")] = result(status="timeout")
+            results[cell(stream, "HedgedRate")] = result(0.5, regret=3.0)
+            if grid:
+                results[cell(stream, "sgd", '{"lr":0.1}')] = result(0.7)
+        text = render_race(board(results), "A test.", {"cocob": "needs <parameterfree>"})
+        assert text.count('class="panel"') == 3 * len(streams)
+        assert "cocob (needs &lt;parameterfree&gt;)" in text
+        assert "timeout: it went wrong" in text
+        assert ("best of grid, hindsight" in text) == grid
+        assert "nan" not in text
+
+    def test_renders_a_race_that_has_only_begun(self):
+        """Whatever is there first: no method on every stream, a grid here and not there."""
+        order = [
+            (cell("a", "adam"), result(status="failed")),
+            (cell("b", "sgd"), result(1.0)),
+            (cell("b", "sgd", '{"lr":0.1}'), result(0.7)),
+            (cell("c", "HedgedRate", seed=1), result(1.0)),
+            (cell("c", "sgd", '{"lr":0.1}'), result(1.0)),
+            (cell("d", "filter", '{"forget":0.1}'), result(1.0)),
+        ]
+        for count in range(1, len(order) + 1):
+            text = render_race(board(dict(order[:count])), "A test.", {})
+            assert "The race: " in text

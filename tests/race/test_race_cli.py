@@ -1,0 +1,201 @@
+"""The command: a page, a table and a store, and one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from driftrate.cli import app
+from driftrate.errors import DataError
+from driftrate.race import engine
+from driftrate.report.race import Race, race
+from driftrate.report.race_screen import seconds_left
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+STREAMS = ["synthetic:walk,dim=3,steps=60", "synthetic:spiral,dim=4,steps=100"]
+METHODS = ["HedgedRate", "ader", "kalman forgetting"]
+KILLS = int(os.environ.get("DRIFTRATE_KILLS", "1"))
+SEEDS = KILLS + 1
+
+
+def call(*arguments):
+    return [sys.executable, "-m", "driftrate.cli", "race", *map(str, arguments)]
+
+
+def command(*arguments):
+    return subprocess.run(call(*arguments), capture_output=True, text=True, check=False)
+
+
+def without_times(folder):
+    rows = json.loads((folder / "leaderboard.json").read_text())
+    return [{k: v for k, v in row.items() if k != "seconds_per_step"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made")
+    board = race(Race(STREAMS, methods=METHODS, seeds=SEEDS), out, show=False)
+    return out, board
+
+
+class TestOutput:
+    def test_a_list_of_rows(self, made):
+        out, board = made
+        rows = json.loads((out / "leaderboard.json").read_text())
+        assert len(rows) == len(board.rows)
+        wanted = {"stream", "method", "setting", "loss", "error", "regret", "rank"}
+        assert wanted | {"seconds_per_step", "status", "seeds", "loss_error"} <= set(rows[0])
+        default = [row for row in rows if row["column"] == "default"]
+        assert sorted((row["stream"], row["method"]) for row in default) == sorted(
+            (stream, method) for stream in STREAMS for method in METHODS
+        )
+        assert all(row["regret"] is not None and row["seeds"] == SEEDS for row in default)
+
+    def test_the_same_as_parquet(self, made):
+        out, _ = made
+        rows = json.loads((out / "leaderboard.json").read_text())
+        assert pq.read_table(out / "leaderboard.parquet").to_pylist() == rows
+
+    def test_the_page_needs_no_network(self, made):
+        text = (made[0] / "index.html").read_text()
+        assert not re.findall(r"""(?:src|href)=["'](?!data:|\#)""", text)
+        assert "http" not in text
+        for stream in STREAMS:
+            assert f"<h2>{stream}</h2>" in text
+
+    def test_nothing_is_played_twice(self, made, monkeypatch):
+        out, board = made
+        monkeypatch.setattr(engine, "Child", lambda _: pytest.fail("played again"))
+        again = race(Race(STREAMS, methods=METHODS, seeds=SEEDS), out, show=False)
+        assert again.rows == board.rows
+
+    def test_short_streams_at_defaults_come_first(self, made):
+        from driftrate.race.contestants import contestants
+        from driftrate.race.plan import make_plan
+
+        cells = make_plan(STREAMS[::-1], contestants(), methods=METHODS, seeds=SEEDS).cells
+        defaults = [cell.setting == "default" for cell in cells]
+        assert defaults == sorted(defaults, reverse=True)
+        first = [cell.stream for cell in cells if cell.setting == "default"]
+        assert first == sorted(first, key=STREAMS.index)
+
+    @pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium here: the page is not opened in a browser"
+    )
+    @pytest.mark.parametrize("width", [390, 1280])
+    def test_the_page_opens_in_a_browser(self, made, tmp_path, width):
+        out, _ = made
+        picture = tmp_path / "page.png"
+        browser = [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width},2400", f"--screenshot={picture}", f"file://{out}/index.html",
+        ]  # fmt: skip
+        done = subprocess.run(browser, capture_output=True, text=True, check=False, timeout=120)
+        assert picture.stat().st_size > 20_000
+        assert "CONSOLE" not in done.stderr
+
+
+def test_a_killed_command_goes_on(made, tmp_path):
+    """DRIFTRATE_KILLS=20 for a thorough look."""
+    arguments = [*STREAMS, "--methods", ",".join(METHODS), "--seeds", SEEDS, "--out", tmp_path]
+    rng = random.Random(1)
+    killed = 0
+    for _ in range(KILLS):
+        with subprocess.Popen(call(*arguments), stdout=subprocess.DEVNULL) as process:
+            begin = time.monotonic()
+            while not (tmp_path / "race.sqlite").exists() and time.monotonic() - begin < 60:
+                time.sleep(0.01)
+            try:
+                process.wait(timeout=rng.random() * 3.0)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+        killed += process.returncode == -signal.SIGKILL
+    assert killed > KILLS / 2
+    # Two at once, as two terminals might.
+    with subprocess.Popen(call(*arguments), stdout=subprocess.DEVNULL) as other:
+        done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert other.returncode == 0
+    assert not list(tmp_path.glob("*.part"))
+    assert without_times(tmp_path) == without_times(made[0])
+    assert "HedgedRate" in done.stdout
+    assert str(tmp_path / "index.html") in done.stdout.replace("\n", "")
+
+
+def test_a_stop_from_the_keyboard_says_how_to_go_on(tmp_path):
+    arguments = ["synthetic:walk,steps=20000", "--methods", "HedgedRate", "--out", tmp_path]
+    process = subprocess.Popen(
+        call(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        begin = time.monotonic()
+        while not (tmp_path / "race.sqlite").exists() and time.monotonic() - begin < 60:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert said == "driftrate: stopped; the same command goes on from here\n"
+    assert process.returncode == 130
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["nowhere.csv", "--target", "y"], "nowhere.csv"),
+            (["synthetic:spiral", "--methods", "adm"], "did you mean adam"),
+            (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean HedgedRate"),
+            (["synthetic:spiral", "--engine", "loco"], "choose from local, dask"),
+            (["synthetic:spiral", "--target", "y"], "target and time are for files"),
+            (["synthetic:moon"], "moon"),
+        ],
+    )
+    def test_one_line(self, tmp_path, arguments, said):
+        done = CliRunner().invoke(app, ["race", *arguments, "--out", str(tmp_path / "out")])
+        assert done.exit_code == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path):
+        (tmp_path / "file").write_text("in the way")
+        arguments = ["race", "synthetic:spiral,steps=20", "--out", str(tmp_path / "file")]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 2
+        assert "cannot write to" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_a_page_that_cannot_be_written(self, tmp_path):
+        (tmp_path / "index.html").mkdir()
+        (tmp_path / "index.html" / "file").touch()
+        settings = Race(STREAMS[:1], methods=METHODS[:1], grid=False)
+        with pytest.raises(DataError, match=r"cannot write to .*; run again to go on"):
+            race(settings, tmp_path, show=False)
+
+
+def test_time_left_follows_each_methods_pace():
+    from race_child import toy_cells
+
+    from driftrate.race.child import without_result
+
+    fast, slow = (toy_cells([name], ["left", "right"], seeds=1) for name in ("fast", "slow"))
+    rows = {"left": 100, "right": 1000}
+    taken = {
+        cell: {**without_result("ok", ""), "steps": 10, "seconds_per_step": seconds}
+        for cell, seconds in ((fast[0], 0.1), (slow[0], 1.0))
+    }
+    assert seconds_left([fast[1], slow[1]], rows, taken) == pytest.approx(10 + 100)
+    assert seconds_left(toy_cells(["new"], ["left"], seeds=1), rows, taken) == pytest.approx(5.5)

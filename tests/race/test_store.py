@@ -1,0 +1,184 @@
+"""The store: whole after a kill, shared by processes, plain about a full disk or a lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from driftrate.errors import DataError
+from driftrate.race import store as room
+from driftrate.race.cell import Cell
+from driftrate.race.child import without_result
+from driftrate.race.store import Store
+
+
+def cell(seed=0):
+    return Cell("a.csv", "y", None, "linear", 16, "sgd", "default", seed, "ab12")
+
+
+def result(status="ok", **changes):
+    return {**without_result(status, ""), "loss": 0.1 + 0.2, "loss_curve": [1e-17], **changes}
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "race.sqlite"
+
+
+@pytest.fixture
+def store(place):
+    with Store(place, patience=0.2) as opened:
+        yield opened
+
+
+class TestResults:
+    def test_come_back_bit_by_bit_after_a_restart(self, place):
+        with Store(place) as one:
+            one.put(cell(), result())
+        with Store(place) as two:
+            assert two.get(cell()) == result()
+            assert two.get(cell(seed=1)) is None
+
+    def test_a_failed_cell_is_played_again(self, store):
+        store.put(cell(), result("failed"))
+        assert store.get(cell()) is None
+        assert store.claim(cell())
+        store.put(cell(), result())
+        assert store.get(cell()) == result()
+
+    def test_a_timeout_counts_until_the_limit_is_raised(self, store):
+        store.put(cell(), result("timeout"), limit=10.0)
+        assert store.get(cell(), limit=10.0) is not None
+        assert store.get(cell(), limit=5.0) is not None
+        assert store.get(cell(), limit=11.0) is None
+        assert store.get(cell()) is None
+        store.put(cell(), result("timeout"))
+        assert store.get(cell()) is not None
+
+    def test_threads_take_turns(self, store):
+        cells = [cell(seed) for seed in range(40)]
+        threads = [
+            threading.Thread(target=lambda part=part: [store.put(one, result()) for one in part])
+            for part in (cells[:20], cells[20:])
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(store.get(one) for one in cells)
+
+
+class TestClaims:
+    def test_one_process_at_a_time(self, store, place):
+        with Store(place) as other:
+            assert store.claim(cell())
+            assert store.claim(cell())
+            assert not other.claim(cell())
+            assert other.claim(cell(seed=1))
+
+    def test_a_finished_cell_is_nobodys(self, store, place):
+        with Store(place) as other:
+            store.claim(cell())
+            store.put(cell(), result())
+            assert not other.claim(cell())
+            assert not store.claim(cell())
+
+    def test_closing_lets_go(self, store, place):
+        with Store(place) as other:
+            other.claim(cell())
+        assert store.claim(cell())
+
+    def test_a_killed_process_lets_go(self, store, place):
+        script = (
+            "import os, signal, sys; from pathlib import Path;"
+            "from driftrate.race.cell import Cell; from driftrate.race.store import Store;"
+            "Store(Path(sys.argv[1])).claim(Cell(*eval(sys.argv[2])));"
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        fields = tuple(vars(cell()).values())
+        call = [sys.executable, "-c", script, str(place), repr(fields)]
+        assert subprocess.run(call, check=False).returncode == -signal.SIGKILL
+        row = store._base.execute("SELECT pid FROM claims").fetchone()
+        assert row is not None
+        assert row[0] != os.getpid()
+        assert store.claim(cell())
+
+    def test_a_suspended_process_loses_its_claim(self, store, place, monkeypatch):
+        """It is there, but has not renewed its claim."""
+        with Store(place) as other:
+            other.claim(cell())
+            now = room.time()
+            monkeypatch.setattr(room, "time", lambda: now + room.STALE_SECONDS - 1)
+            assert not store.claim(cell())
+            monkeypatch.setattr(room, "time", lambda: now + room.STALE_SECONDS + 1)
+            assert store.claim(cell())
+
+    def test_claims_are_renewed(self, place, monkeypatch):
+        monkeypatch.setattr(room, "BEAT_SECONDS", 0.01)
+        with Store(place) as store:
+            store.claim(cell())
+            ((first,),) = store._base.execute("SELECT beat FROM claims").fetchall()
+            renewed = threading.Event()
+            for _ in range(500):
+                ((beat,),) = store._base.execute("SELECT beat FROM claims").fetchall()
+                if beat > first:
+                    break
+                renewed.wait(0.01)
+            assert beat > first
+
+
+class TestFaults:
+    def test_full_disk(self, store, place):
+        store.put(cell(0), result())
+        (pages,) = store._base.execute("PRAGMA page_count").fetchone()
+        store._base.execute(f"PRAGMA max_page_count = {pages}")
+        large = result(loss_curve=[1.0 / 3] * 20_000)
+        with pytest.raises(DataError, match="the disk is full; free some space") as caught:
+            store.put(cell(1), large)
+        assert "\n" not in str(caught.value)
+        assert store.get(cell(0)) == result()
+        assert store.get(cell(1)) is None
+        assert store._base.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        store._base.execute(f"PRAGMA max_page_count = {pages + 1000}")
+        store.put(cell(1), large)
+        assert store.get(cell(1)) == large
+
+    def test_locked(self, store, place):
+        other = sqlite3.connect(place, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        for blocked in (
+            lambda: store.put(cell(), result()),
+            lambda: store.claim(cell()),
+            lambda: store.get(cell()),
+            lambda: Store(place, patience=0.1),
+        ):
+            with pytest.raises(DataError, match="another program holds it locked"):
+                blocked()
+        other.execute("ROLLBACK")
+        other.close()
+        store.put(cell(), result())
+        assert store.get(cell()) == result()
+
+    def test_not_a_store(self, place):
+        place.write_text("something else " * 100)
+        with pytest.raises(DataError, match="it is not a store of race results"):
+            Store(place)
+        assert place.read_text() == "something else " * 100
+
+    def test_of_a_later_version(self, place):
+        base = sqlite3.connect(place)
+        base.execute("PRAGMA user_version = 99")
+        base.close()
+        with pytest.raises(DataError, match="has layout 99, this driftrate knows 1"):
+            Store(place)
+
+    def test_unwritable_folder(self, tmp_path):
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(DataError, match="cannot write to"):
+            Store(tmp_path / "file" / "race.sqlite")

@@ -1,0 +1,58 @@
+"""Contestants that behave in every way: run in child processes, which find this file by its path.
+
+The method says how: `ok`, `slow`, `raises`, `exits`, `crashes`, `diverges`, `hangs` (between two
+steps, where the clock is read) or `stuck` (in one step that never returns).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+STEPS = 40
+
+
+def play(cell, deadline=None):
+    """Play a made-up cell: its numbers follow from the cell alone."""
+    if "TOY_NOTES" in os.environ:  # for tests that count what is played
+        with Path(os.environ["TOY_NOTES"]).open("a") as notes:
+            notes.write(f"{cell.key()}\n")
+    rng = np.random.default_rng([int(cell.key()[:8], 16)])
+    losses = 1.0 + 0.1 * len(cell.method) + 0.1 * rng.random(STEPS)
+    result = {
+        "status": "ok",
+        "message": "",
+        "loss": losses.mean(),
+        "error": losses.mean() / 2,
+        "regret": losses.sum(),
+        "steps": STEPS,
+        "seconds_per_step": float(time.perf_counter() % 1),
+        "curve_steps": list(range(1, STEPS + 1)),
+        "loss_curve": list(np.cumsum(losses) / np.arange(1, STEPS + 1)),
+        "error_curve": list(losses / 2),
+        "regret_curve": list(np.cumsum(losses)),
+        "rate_curve": list(1.0 / np.arange(1, STEPS + 1)),
+    }
+    match cell.method:
+        case "slow":
+            time.sleep(0.15)
+        case "chatty":
+            print("a package that prints", flush=True)
+        case "raises":
+            raise ZeroDivisionError("a step went wrong")
+        case "exits":
+            raise SystemExit("a package that ends the program")
+        case "crashes":
+            os.abort()
+        case "diverges":
+            result |= {"status": "diverged", "message": "loss is inf at step 3", "loss": None}
+        case "hangs":
+            while deadline is None or time.monotonic() < deadline:
+                time.sleep(0.01)
+            result |= {"status": "timeout", "message": "over its limit", "loss": None}
+        case "stuck":
+            time.sleep(20)
+    return result
