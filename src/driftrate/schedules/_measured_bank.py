@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, NamedTuple
-
-import array_api_compat.numpy as np_compat
 
 from driftrate.schedules import _scalars
 from driftrate.schedules.base import Array, State
@@ -46,8 +45,9 @@ class Bank(NamedTuple):
         """Read the leaves of a state."""
         leaf = state["level0"]
         # Plain floats are stacked in NumPy: one formula for eight numbers costs less than eight.
-        vx: Any = np_compat if xp is _scalars else xp
+        vx = xp
         if xp is _scalars:
+            vx = import_module("array_api_compat.numpy")  # late: it brings all of NumPy
             settles = vx.asarray(SETTLES)
             rows = [vx.asarray([state[f"{name}{j}"] for j in range(MODELS)]) for name in NAMES]
         else:
