@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Literal, Self, get_args
 from zlib import crc32
 
@@ -25,6 +25,7 @@ from array_api_compat import array_namespace
 from driftrate import estimate
 from driftrate.errors import ConfigError, MissingDependency, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated
+from driftrate.schedules._attached import Policy, capped, check_policy, is_capped
 from driftrate.schedules.base import (
     TRAIL,
     Array,
@@ -49,7 +50,6 @@ __all__ = ["RecordRate", "ScheduledOptimizer", "attach"]
 
 VERSION = 1  # of the optimizer's variables
 Mode = Literal["sequence", "accumulation"]
-Policy = Literal["keep", "decay", "reset"]
 _ALWAYS = ("step_length", "grad_sq", "dim", "trail")
 # What each mode measures; what nobody can measure is told.
 _MEASURES: dict[str | None, tuple[str, ...]] = {
@@ -124,10 +124,10 @@ def attach(
         mode = "sequence"
     if relative is None:
         plain = isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum
-        relative = products and not plain and not _is_capped(schedule)
+        relative = products and not plain and not is_capped(schedule)
     told = {} if batch_size is None else {"batch_size": batch_size}
     return ScheduledOptimizer(
-        optimizer, _capped(schedule) if relative else schedule, mode, told, relative=relative
+        optimizer, capped(schedule) if relative else schedule, mode, told, relative=relative
     )
 
 
@@ -339,11 +339,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             0.5
         """
         chosen = policy if moments is None else moments
-        for name in (policy, chosen):
-            if name not in get_args(Policy):
-                raise ConfigError(f"notify_shift: keep, decay or reset, got {name!r}")
-        if not 0.0 <= decay <= 1.0:
-            raise ConfigError(f"notify_shift: decay must be in [0, 1], got {decay!r}")
+        check_policy(decay, policy, chosen)
         if not self.built:
             return
         if policy != "keep":
@@ -614,24 +610,6 @@ def _check_told(schedule: Schedule, fields: Mapping[str, float]) -> None:
     known = fields.keys() & {*schedule.signals}
     signal = dict.fromkeys(schedule.signals, 2.0) | {name: fields[name] for name in known}
     schedule.update(schedule.init(), Signal(**signal))
-
-
-def _is_capped(schedule: Schedule) -> bool:
-    """Whether the innermost schedule has a largest rate of its own."""
-    if isinstance(schedule, Wrapper):
-        return _is_capped(schedule.schedule)
-    return getattr(schedule, "max_rate", None) is not None
-
-
-def _capped(schedule: Schedule) -> Schedule:
-    """Give the innermost schedule the largest factor 1, where it has no largest rate."""
-    record: Any = schedule
-    capped = schedule
-    if isinstance(schedule, Wrapper):
-        capped = replace(record, schedule=_capped(schedule.schedule))
-    elif getattr(record, "max_rate", 0.0) is None:
-        capped = replace(record, max_rate=1.0)
-    return capped
 
 
 def _move(variable: keras.Variable, first: Array, share: float) -> None:

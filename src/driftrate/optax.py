@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -26,6 +26,7 @@ import numpy as np
 from driftrate.errors import ConfigError, MissingDependency, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated
 from driftrate.estimate import from_parts as _from_parts
+from driftrate.schedules._attached import Policy, check_policy
 from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, select
 from driftrate.schedules.wrappers import Wrapper
 
@@ -52,7 +53,6 @@ __all__ = [
 
 VERSION = 1  # of the states below
 Mode = Literal["sequence", "parts", "given"]
-Policy = Literal["keep", "decay", "reset"]
 Tree = Any
 _ALWAYS = ("step_length", "grad_sq", "dim", "trail")
 # What each mode reads off the gradients by itself; every mode also takes `signal=`.
@@ -524,11 +524,7 @@ def notify_shift(
         0.5
     """
     chosen = policy if moments is None else moments
-    for name in (policy, chosen):
-        if name not in get_args(Policy):
-            raise ConfigError(f"notify_shift: keep, decay or reset, got {name!r}")
-    if not 0.0 <= decay <= 1.0:
-        raise ConfigError(f"notify_shift: decay must be in [0, 1], got {decay!r}")
+    check_policy(decay, policy, chosen)
 
     def move(how: str, old: Tree, start: Tree, *, counts: bool) -> Tree:
         def one(leaf: Array, first: Array) -> Array:

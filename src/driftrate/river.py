@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from inspect import signature
 from math import isfinite, sqrt
 from typing import Any, Literal, Protocol, get_args
@@ -25,7 +24,8 @@ import numpy as np
 
 from driftrate.errors import ConfigError, MissingDependency, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated, detector
-from driftrate.schedules.base import TRAIL, Schedule, Signal, State
+from driftrate.schedules._attached import Policy, between, capped, check_policy, is_capped
+from driftrate.schedules.base import TRAIL, Schedule, Signal
 from driftrate.schedules.wrappers import Wrapper
 
 try:
@@ -45,7 +45,6 @@ __all__ = [
 
 VERSION = 1  # of what is pickled
 Mode = Literal["sequence"]
-Policy = Literal["keep", "decay", "reset"]
 _ALWAYS = ("step_length", "grad_sq", "dim", "trail")
 _PAIRS = frozenset({"cross", "spread"})  # of two samples, not of parts of one batch
 _TOLD = ("batch_size", "shift", "loss", "loss_shift")
@@ -104,7 +103,7 @@ def attach(
     """
     if relative is None:
         products = not {*_PAIRS, "trail"}.isdisjoint(getattr(schedule, "signals", ()))
-        relative = products and type(optimizer) is not optim.SGD and not _is_capped(schedule)
+        relative = products and type(optimizer) is not optim.SGD and not is_capped(schedule)
     return ScheduledOptimizer(optimizer, schedule, mode, batch_size, relative)
 
 
@@ -176,7 +175,7 @@ class ScheduledOptimizer(optim.base.Optimizer):
         self.batch_size = batch_size
         self.relative = relative
         schedule = schedule.reading((*_TOLD, *_ALWAYS))
-        self._followed = _capped(schedule) if relative else schedule
+        self._followed = capped(schedule) if relative else schedule
         self._told: dict[str, float] = {}
         self.tell(batch_size=batch_size)
         self._factor = float(optimizer.learning_rate) if relative else 1.0
@@ -279,17 +278,14 @@ class ScheduledOptimizer(optim.base.Optimizer):
             >>> optimizer.learning_rate
             0.5
         """
-        if policy not in get_args(Policy):
-            raise ConfigError(f"notify_shift: keep, decay or reset, got {policy!r}")
+        check_policy(decay, policy)
         if moments not in ("keep", "reset", None):
             raise ConfigError(f"notify_shift: moments keep or reset, got {moments!r}")
-        if not 0.0 <= decay <= 1.0:
-            raise ConfigError(f"notify_shift: decay must be in [0, 1], got {decay!r}")
         start = self._followed.init()
         if policy == "reset":
             self._state = start
         elif policy == "decay":
-            self._state = _between(start, self._state, decay)
+            self._state = between(start, self._state, decay)
         self._rate.rate = self._factor * self._state["rate"]
         if moments == "reset" or (moments is None and policy == "reset"):
             self._inner = self._fresh()
@@ -440,8 +436,7 @@ class ShiftNotifier:
     def __init__(self, target: Notified, policy: Policy = "reset", **options: Any) -> None:
         if not hasattr(target, "notify_shift"):
             raise ConfigError(f"ShiftNotifier: {type(target).__name__} has no notify_shift")
-        if policy not in get_args(Policy):
-            raise ConfigError(f"ShiftNotifier: keep, decay or reset, got {policy!r}")
+        check_policy(0.0, policy, where="ShiftNotifier")
         self.target = target
         self.policy = policy
         self.shifts = 0
@@ -492,36 +487,6 @@ def _check(optimizer: Any, schedule: Any, mode: str) -> None:
             f'{schedule.name} needs {lacking}, which mode="{mode}" cannot give, and River has no'
             " other: driftrate.sklearn splits batches in parts"
         )
-
-
-def _is_capped(schedule: Schedule) -> bool:
-    """Whether the innermost schedule has a largest rate of its own."""
-    if isinstance(schedule, Wrapper):
-        return _is_capped(schedule.schedule)
-    return getattr(schedule, "max_rate", None) is not None
-
-
-def _capped(schedule: Schedule) -> Schedule:
-    """Give the innermost schedule the largest factor 1, where it has no largest rate."""
-    record: Any = schedule
-    if isinstance(schedule, Wrapper):
-        record = replace(record, schedule=_capped(schedule.schedule))
-    elif getattr(record, "max_rate", 0.0) is None:
-        record = replace(record, max_rate=1.0)
-    capped: Schedule = record
-    return capped
-
-
-def _between(start: State, now: State, share: float) -> State:
-    """Leave the share of every number, and let the rest be where it started."""
-    state: State = {}
-    for key, first in start.items():
-        if isinstance(first, dict):
-            state[key] = _between(first, now[key], share)
-        else:
-            value = share * now[key] + (1.0 - share) * first
-            state[key] = int(value) if isinstance(first, int) else value
-    return state
 
 
 def _plain(vector: Any) -> dict[Hashable, Any]:

@@ -18,16 +18,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from driftrate._sklearn import drivers, losses
-from driftrate._sklearn.drivers import Driver, Mode, Policy
+from driftrate._sklearn.drivers import Driver, Mode
 from driftrate._sklearn.losses import Floats
 from driftrate.errors import ConfigError, MissingDependency, StateError
 from driftrate.learners import HedgedRate
+from driftrate.schedules._attached import Policy, check_policy
 from driftrate.schedules.base import Schedule
 
 try:
@@ -108,10 +109,7 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
                 1 - `decay` of its way back to where it started.
             decay: What is left of the past, in [0, 1].
         """
-        if policy not in get_args(Policy):
-            raise ConfigError(f"notify_shift: keep, decay or reset, got {policy!r}")
-        if not 0.0 <= decay <= 1.0:
-            raise ConfigError(f"notify_shift: decay must be in [0, 1], got {decay!r}")
+        check_policy(decay, policy)
         check_is_fitted(self, "t_")
         self._driver.notify_shift(policy, decay)
 

@@ -12,11 +12,11 @@ from driftrate._sklearn.losses import Floats
 from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated, from_parts
 from driftrate.learners import HedgedRate, hedged
+from driftrate.schedules._attached import Policy, between
 from driftrate.schedules.base import TRAIL, Schedule, Signal, State
 from driftrate.schedules.wrappers import Wrapper
 
 Mode = Literal["parts", "sequence"]
-Policy = Literal["keep", "decay", "reset"]
 TOLD = ("shift", "loss_shift")
 _ALWAYS = ("batch_size", "loss", "step_length", "grad_sq", "dim", "trail")
 MEASURED = {
@@ -359,7 +359,7 @@ class Single:
         if policy == "reset":
             self.state = start
         elif policy == "decay":
-            self.state = _between(start, self.state, decay)
+            self.state = between(start, self.state, decay)
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         schedule = saved["schedule"]
@@ -446,15 +446,3 @@ def driver(rule: Any, mode: str, theta: Floats) -> Driver:
     if isinstance(rule, Schedule):
         return Single(rule, "parts" if mode == "parts" else "sequence", theta)
     raise ConfigError(f"schedule must be None, a HedgedRate or a Schedule, got {rule!r}")
-
-
-def _between(start: State, now: State, share: float) -> State:
-    """Leave the share of every number, and let the rest be where it started."""
-    state: State = {}
-    for key, first in start.items():
-        if isinstance(first, dict):
-            state[key] = _between(first, now[key], share)
-        else:
-            value = share * now[key] + (1.0 - share) * first
-            state[key] = int(value) if isinstance(first, int) else value
-    return state

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal
 from weakref import ref
 
 import torch
@@ -17,6 +16,7 @@ from driftrate._torch.rate import ATTACHED, TOLD, Rate
 from driftrate._torch.sources import Accumulated, Gradients, Parts, Ranks, Source
 from driftrate._torch.trail import Trail
 from driftrate.errors import ConfigError, MissingSignal
+from driftrate.schedules._attached import capped, is_capped
 from driftrate.schedules.base import Schedule
 
 Mode = Literal["sequence", "parts", "accumulation", "ranks"]
@@ -129,9 +129,9 @@ def attach(
         )
     if relative is None:
         products = {"cross", "spread", "trail"} & set(schedule.signals)
-        relative = bool(products) and not _is_plain(optimizer) and not _is_capped(schedule)
+        relative = bool(products) and not _is_plain(optimizer) and not is_capped(schedule)
     if relative:
-        schedule = _capped(schedule)
+        schedule = capped(schedule)
     owners = [owner for group in optimizer.param_groups for owner in group["params"]]
     device = next((p.device for p in owners if p.requires_grad), owners[0].device)
     wide = device.type == "cpu" or any(p.dtype == torch.float64 for p in owners)
@@ -148,29 +148,11 @@ def _readable(mode: Mode | None) -> frozenset[str]:
     return (found - {"cross", "spread"} if mode == "sequence" else found) | TOLD | _ALWAYS
 
 
-def _is_capped(schedule: Schedule) -> bool:
-    """Whether the innermost schedule has a largest rate of its own."""
-    inner = getattr(schedule, "schedule", None)
-    if isinstance(inner, Schedule):
-        return _is_capped(inner)
-    return getattr(schedule, "max_rate", None) is not None
-
-
 def _is_plain(optimizer: Optimizer) -> bool:
     """Whether a step is the rate times the gradient."""
     return isinstance(optimizer, torch.optim.SGD) and not any(
         group["momentum"] for group in optimizer.param_groups
     )
-
-
-def _capped(schedule: Schedule) -> Schedule:
-    """Give the innermost schedule the largest factor 1, where it has no largest rate."""
-    record: Any = schedule
-    if isinstance(getattr(record, "schedule", None), Schedule):
-        return cast(Schedule, replace(record, schedule=_capped(record.schedule)))
-    if getattr(record, "max_rate", 0.0) is None:
-        return cast(Schedule, replace(record, max_rate=1.0))
-    return schedule
 
 
 def _check_model(

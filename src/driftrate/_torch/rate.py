@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary
 
 import torch
@@ -17,9 +17,8 @@ from driftrate._torch.measure import Buffers, contrast, keep, squared
 from driftrate._torch.moments import forget
 from driftrate._torch.sources import Accumulated, Parts, Source
 from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
+from driftrate.schedules._attached import Policy, check_policy
 from driftrate.schedules.base import Schedule, Signal, State, select
-
-Policy = Literal["keep", "decay", "reset"]
 
 VERSION = 1
 TOLD = frozenset({"batch_size", "shift", "loss", "loss_shift"})
@@ -243,11 +242,7 @@ class Rate(LRScheduler):
             0.1
         """
         chosen = policy if moments is None else moments
-        for name in (policy, chosen):
-            if name not in ("keep", "decay", "reset"):
-                raise ConfigError(f"Rate.notify_shift: keep, decay or reset, got {name!r}")
-        if not 0.0 <= decay <= 1.0:
-            raise ConfigError(f"Rate.notify_shift: decay must be in [0, 1], got {decay!r}")
+        check_policy(decay, policy, chosen, where="Rate.notify_shift")
         with torch.no_grad():
             forget(self.optimizer, chosen, decay)
             if policy != "keep":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import isfinite
 from typing import Any
 
@@ -17,7 +18,7 @@ from driftrate.schedules.base import TRAIL
 _MEMORY = 0.99
 
 
-class _Descent:
+class _Descent(ABC):
     """SGD on the flat weights, its rate from a rule that sees the gradients of single rows."""
 
     def __init__(self, setup: Setup) -> None:
@@ -35,11 +36,11 @@ class _Descent:
         self.theta = self.theta - self.rate * gradient
         return scores
 
+    @abstractmethod
     def choose(
         self, x: Floats, y: Labels, loss: float, gradients: Floats, gradient: Floats
     ) -> float:
         """Return the rate of this step."""
-        raise NotImplementedError
 
 
 class MeasuredPlayer(_Descent):
@@ -142,9 +143,9 @@ class _Estimated(_Descent):
         rate, self.state = schedule.update(self.state, signal)
         return float(rate) * scale
 
+    @abstractmethod
     def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
         """Return the schedule, its signal, and what its rate is multiplied by."""
-        raise NotImplementedError
 
 
 class ConvexPlayer(_Estimated):
