@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -77,7 +78,7 @@ class Loop:
         self.optimizer.step()
 
 
-def best_of(rows: dict[str, Step], clock: Callable[[Step], float]) -> dict[str, float]:
+def best_of(rows: Mapping[str, Step], clock: Callable[[Step], float]) -> dict[str, float]:
     """Return each row's fastest step in seconds, of `STEPS` that take turns after a warm-up."""
     for step in rows.values():
         for _ in range(3):
@@ -164,7 +165,7 @@ def gpu() -> None:
         return torch.optim.AdamW(p, lr=1e-4, fused=True)
 
     for batch in (256, 4096, 16384):
-        rows: dict[str, Step] = {
+        rows = {
             "bare": Loop(widths, batch, tensor, **place),
             "sequence, no host sync": Loop(widths, batch, tensor, mode="sequence", **place),
             "sequence, plain metric": Loop(
@@ -176,6 +177,8 @@ def gpu() -> None:
         rows |= {name: Loop(widths, batch, make, **place) for name, make in peers(1e-4).items()}
         size = sum(p.numel() for p in network(widths, device="meta").parameters())
         title = f"{torch.cuda.get_device_name()}, {size / 1e6:.0f} million parameters, bf16"
+        if batch == 256:
+            show_memory(rows, 2 * size)
         # Two clocks, both shown: which one flatters depends on who waits for whom.
         for name, clock in (("host waits", waiting_clock), ("host ahead", device_clock)):
             show(f"{title}, fused AdamW, B = {batch}, {name}", best_of(rows, clock), "bare")
@@ -183,8 +186,23 @@ def gpu() -> None:
         torch.cuda.empty_cache()
 
 
+def show_memory(rows: Mapping[str, Loop], gradient: int) -> None:
+    """Print what a step needs beyond what is there between steps."""
+    for name, step in rows.items():
+        step()
+        step()
+        step.optimizer.zero_grad()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        most = (torch.cuda.max_memory_allocated() - before) / gradient
+        print(f"{name:<34}{most:>10.3f} gradients of bytes at the peak of a step")
+
+
 def check_gpu() -> None:
     """Show that nothing is read back, also in a CUDA graph, and that a graph counts its replays."""
+    check_compiled()
+    check_sums()
     widths = (64, 128, 10)
     for kind in ("fused", "capturable"):
 
@@ -206,6 +224,90 @@ def check_gpu() -> None:
             print(f"no host sync: {kind}, {mode}")
     check_graph(widths)
     check_scaler(widths)
+    check_resume(widths)
+
+
+def check_sums() -> None:
+    """Show that the fused sums are those of the definition, also at odd sizes."""
+    from driftrate._torch.measure import compared
+    from driftrate._torch.metric import Weight
+
+    torch.manual_seed(0)
+    like, names = torch.zeros((), device="cuda"), ("square", "product", "apart", "whole")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        shapes = [(3,), (1024, 1025), (4096, 4096)]
+        new, old = ([torch.randn(s, device="cuda", dtype=dtype) for s in shapes] for _ in range(2))
+        moments = [torch.rand(shape, device="cuda", dtype=dtype) for shape in shapes]
+        for weighed in (False, True):
+            weights = [Weight(moment, 1e-3, 0.5) if weighed else None for moment in moments]
+            sums = compared(new, old, like, weights, 0.25, wanted=names)
+            wide: dict[str, float] = dict.fromkeys(names, 0.0)
+            for ours, theirs, v in zip(new, old, moments, strict=True):
+                a, b = ours.double(), theirs.double()
+                over = 0.5 / (v.double().sqrt() + 1e-3) if weighed else torch.ones_like(a)
+                pairs = ((a, a), (a, b), (a - b / 4, a - b / 4), (a + b, a + b))
+                for name, (x, y) in zip(names, pairs, strict=True):
+                    wide[name] += float((over * x * y).sum())
+            for name in names:
+                off = abs(float(sums[name]) - wide[name]) / wide["square"]
+                assert off < 1e-6, (dtype, weighed, name, off)
+    print("fused sums: within 1e-6 of double precision")
+
+
+def check_compiled() -> None:
+    """Show what compiling an update takes, that it is done once, and that it changes nothing."""
+    from driftrate._torch.program import Program
+
+    schedule = dr.MeasuredRate(max_rate=1.0, mode="sequence")
+    like = torch.zeros((), device="cuda")
+    fast, state = Program(schedule, like), schedule.init(like=like)
+    torch.manual_seed(0)
+    took, off = [], 0.0
+    for number in range(100):
+        values = 1.0 + torch.rand(2, device="cuda")
+        told = dr.Signal(batch_size=64 + number, dim=1e4, grad_sq=values[0], trail=values[1])
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=number > 0):
+            fast.update(told)
+        torch.cuda.synchronize()
+        took.append(time.perf_counter() - start)
+        expected, state = schedule.update(state, told)
+        off = max(off, float((fast.state["rate"] / expected - 1.0).abs()))
+    assert fast._compiles
+    assert off < 1e-3, off
+    print(
+        f"compiled update: {took[0]:.1f} s once, then {min(took) * 1e6:.0f} us;"
+        f" rates within {off:.1g} of the uncompiled ones over 100 steps"
+    )
+
+
+def check_resume(widths: tuple[int, ...]) -> None:
+    """Show that a resumed run is an uninterrupted one, bit by bit."""
+
+    def make(p: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(p, lr=torch.tensor(1e-3, device="cuda"), fused=True)
+
+    def run(loop: Loop, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            torch.manual_seed(number)
+            loop.x.copy_(torch.randn_like(loop.x))
+            loop()
+
+    for mode in ("sequence", "parts"):
+        one, other = (Loop(widths, 32, make, mode=mode, device="cuda") for _ in range(2))
+        run(one, range(20))
+        for thing in ("net", "optimizer", "rate"):
+            saved = io.BytesIO()
+            torch.save(getattr(one, thing).state_dict(), saved)
+            saved.seek(0)
+            getattr(other, thing).load_state_dict(torch.load(saved, weights_only=True))
+        run(one, range(20, 60))
+        run(other, range(20, 60))
+        pairs = zip(one.net.parameters(), other.net.parameters(), strict=True)
+        assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+        assert one.rate.record["rate"] == other.rate.record["rate"]
+    print("resumed runs: equal bit by bit after 40 steps")
 
 
 def check_graph(widths: tuple[int, ...]) -> None:

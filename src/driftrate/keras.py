@@ -25,7 +25,7 @@ from array_api_compat import array_namespace
 from driftrate import estimate
 from driftrate.errors import ConfigError, MissingDependency, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated
-from driftrate.schedules._attached import Policy, capped, check_policy, is_capped
+from driftrate.schedules._attached import Policy, capped, check_policy, is_factor
 from driftrate.schedules.base import (
     TRAIL,
     Array,
@@ -124,7 +124,7 @@ def attach(
         mode = "sequence"
     if relative is None:
         plain = isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum
-        relative = products and not plain and not is_capped(schedule)
+        relative = products and is_factor(schedule, plain)
     told = {} if batch_size is None else {"batch_size": batch_size}
     return ScheduledOptimizer(
         optimizer, capped(schedule) if relative else schedule, mode, told, relative=relative

@@ -113,8 +113,9 @@ def attach(
 
     The schedule's rate is a factor on the optimizer's own. With plain SGD build it with a learning
     rate of 1, `optax.sgd(1.0)`, so that the schedule's rate is the rate. With a preconditioner,
-    whose steps are not rate times gradient, keep its usual rate and give the schedule, where it
-    has one, `max_rate=1.0`: it then says which share of that rate the signal is worth.
+    whose steps are not rate times gradient, keep its usual rate and attach
+    `MeasuredRate(relative=True)`, or another schedule with `max_rate=1.0`: it then says which share
+    of that rate to use. A transformation does not tell which of the two it is.
 
     The schedule sees the raw gradient, before the optimizer preconditions or clips it, and η_t
     multiplies the very update that g_t led to. The rate is strong float32 (float64 for float64

@@ -24,7 +24,7 @@ import numpy as np
 
 from driftrate.errors import ConfigError, MissingDependency, MissingSignal, SignalError, StateError
 from driftrate.estimate import Estimated, detector
-from driftrate.schedules._attached import Policy, between, capped, check_policy, is_capped
+from driftrate.schedules._attached import Policy, between, capped, check_policy, is_factor
 from driftrate.schedules.base import TRAIL, Schedule, Signal
 from driftrate.schedules.wrappers import Wrapper
 
@@ -103,7 +103,7 @@ def attach(
     """
     if relative is None:
         products = not {*_PAIRS, "trail"}.isdisjoint(getattr(schedule, "signals", ()))
-        relative = products and type(optimizer) is not optim.SGD and not is_capped(schedule)
+        relative = products and is_factor(schedule, type(optimizer) is optim.SGD)
     return ScheduledOptimizer(optimizer, schedule, mode, batch_size, relative)
 
 

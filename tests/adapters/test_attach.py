@@ -412,7 +412,6 @@ def test_refusals_leave_the_optimizer_untouched(monkeypatch):
         if isinstance(opt, torch.optim.Optimizer):
             assert not opt._optimizer_step_pre_hooks
             assert not opt._optimizer_step_post_hooks
-            assert not any(p._post_accumulate_grad_hooks for p in net.parameters())
 
     refused("not a torch optimizer", opt=net)
     refused("must be a Schedule", schedule=0.1)
@@ -601,7 +600,7 @@ def test_detach_and_attach_again():
         (last,) = small_loop.run(net, optimizer, rate, range(1))
         rate.detach()
         assert small_loop.run(net, optimizer, None, range(2)) == [last, last]
-        assert not any(p._post_accumulate_grad_hooks for p in net.parameters())
+        assert not getattr(rate._source, "nodes", None)
         again = attach(optimizer, Fraction(), mode=mode)
         small_loop.run(net, optimizer, again, range(3))
         assert (rate.steps, again.steps) == (1, 3)
@@ -695,23 +694,64 @@ def test_gradients_whose_memory_is_reused(habit):
         assert records[0] == pytest.approx(records[1], nan_ok=True)
 
 
-def test_one_extra_gradient_copy():
-    for mode in small_loop.MODES:
-        net, optimizer, rate = small_loop.start("Adam", mode)
-        small_loop.run(net, optimizer, rate, range(3))
-        source = rate._source.memory if mode == "sequence" else rate._source
-        held = sum(t.numel() for t in source.buffers.values())
-        assert held == sum(p.numel() for p in net.parameters())
-        assert rate._weights is (rate._source.buffers if mode != "sequence" else rate._weights)
+@pytest.mark.parametrize("mode", ["parts", "accumulation"])
+def test_a_part_is_seen_after_all_hooks_of_the_loop(mode):
+    """A hook that changes a parameter's gradient, put there before or after attach."""
+    records = []
+    for late in (False, True):
+        net = small_loop.model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for p in net.parameters() if not late else ():
+            p.register_hook(lambda g: 3.0 * g)
+        rate = attach(optimizer, Fraction(max_rate=0.1), mode=mode)
+        for p in net.parameters() if late else ():
+            p.register_hook(lambda g: 3.0 * g)
+        small_loop.run(net, optimizer, rate, range(4))
+        square = sum(float(p.grad.square().sum()) for p in net.parameters())
+        assert rate.record["signal"] + rate.record["noise"] == pytest.approx(square, rel=1e-10)
+        records.append(rate.record)
+    assert records[0] == pytest.approx(records[1], rel=1e-12, nan_ok=True)
+
+
+def test_a_part_has_one_backward_pass():
+    net, optimizer, rate = small_loop.start("SGD", "parts")
+    with pytest.raises(ConfigError, match="no backward pass inside"), rate.part():
+        pass
+    optimizer.zero_grad()
+    x, y = small_loop.batch(0)
+    loss = small_loop.loss(net, x, y)
+
+    def twice():
+        with rate.part():
+            loss.backward(retain_graph=True)
+            loss.backward()
+
+    with pytest.raises(ConfigError, match="add their losses up"):
+        twice()
+    optimizer.zero_grad()
+    rates = small_loop.run(net, optimizer, rate, range(3))  # and starts again
+    twin, twins, other = small_loop.start("SGD", "parts")
+    assert rates == small_loop.run(twin, twins, other, range(3))
+
+
+@pytest.mark.parametrize("mode", ["parts", "accumulation"])
+def test_a_step_that_is_left_out_leaves_no_parts_behind(mode):
+    net, optimizer, rate = small_loop.start("SGD", mode)
+    small_loop.backward(rate, net, 7)
+    optimizer.zero_grad()
+    twin, twins, other = small_loop.start("SGD", mode)
+    steps = range(5)
+    assert small_loop.run(net, optimizer, rate, steps) == small_loop.run(twin, twins, other, steps)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its own tracer
-def test_compiled_models_do_not_recompile():
+@pytest.mark.parametrize("mode", small_loop.MODES)
+def test_compiled_models_do_not_recompile(mode):
     from torch._dynamo.testing import CompileCounter
 
     net = small_loop.model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.01), foreach=False)
-    rate = attach(optimizer, Fraction())
+    rate = attach(optimizer, Fraction(), mode=mode)
     counts = []
     backend = CompileCounter()
     compiled = torch.compile(net, backend=backend)
@@ -723,7 +763,7 @@ def test_compiled_models_do_not_recompile():
     rates = []
     for step in range(12):
         optimizer.zero_grad()
-        small_loop.backward(None, compiled, step)
+        small_loop.backward(rate, compiled, step)
         update()
         rates.append(float(optimizer.param_groups[0]["lr"]))
         counts.append(backend.frame_count)

@@ -81,11 +81,13 @@ batches = st.sampled_from([1.0, 3.0, 1000.0, 3000.0])
     missing=st.sets(st.sampled_from(["batch_size", "dim", "parts", "trail"])),
     mode=st.sampled_from(MODES),
     lagged=st.booleans(),
-    top=st.sampled_from([None, 1e-6, 1.0, 1e6]),
+    top=st.sampled_from([None, "relative", 1e-6, 1.0, 1e6]),
     single=st.booleans(),
 )
 def test_any_signal_gives_a_rate_in_range(rows, missing, mode, lagged, top, single):
-    rule = dr.MeasuredRate(top, mode, lagged)
+    relative = top == "relative"
+    rule = dr.MeasuredRate(None if relative else top, mode, lagged, relative)
+    most = {None: np.inf, "relative": 1.0}.get(top, top)
     state = rule.init(like=np.zeros((), np.float32)) if single else rule.init()
     for batch, cross, square, trail in rows:
         fields = {
@@ -100,7 +102,7 @@ def test_any_signal_gives_a_rate_in_range(rows, missing, mode, lagged, top, sing
         kept = {name: value for name, value in fields.items() if name not in missing}
         with np.errstate(all="ignore"):
             rate, state = rule.update(state, dr.Signal(**kept))
-        assert 0.0 <= rate <= (np.inf if top is None else top * (1.0 + 1e-6))
+        assert 0.0 <= rate <= most * (1.0 + 1e-6)
         assert all(np.isfinite(value) for value in state.values())
 
 
@@ -144,14 +146,49 @@ def test_scale_of_the_loss_changes_the_rate_alone(mode, factor):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_lagged_depends_on_the_past_alone(mode):
-    rule = dr.MeasuredRate(max_rate=1.0, mode=mode, lagged=True)
+@pytest.mark.parametrize("options", [{"max_rate": 1.0}, {}, {"relative": True}])
+def test_lagged_depends_on_the_past_alone(mode, options):
+    rule = dr.MeasuredRate(mode=mode, lagged=True, **options)
     loop = Loop(5)
     rows, rates, state = loop.run(rule, rule.init(), 21)
     assert rates[0] == 0.0
     calm, _ = rule.update(state, dr.Signal(**rows[3]))
     loud = {k: v * 100.0 if k in PRODUCTS else v for k, v in rows[7].items()}
     assert rule.update(state, dr.Signal(**loud))[0] == calm > 0.0
+
+
+def test_the_gain_follows_the_trail_within_bounds():
+    """Gradients that agree with their trail ask for more than one step's curvature allows."""
+    rule = dr.MeasuredRate()
+    rates = {}
+    for sign in (-1.0, 1.0):
+        state, length, trail = rule.init(), 0.0, 0.0
+        for count in range(400):
+            signal = dr.Signal(16, dim=8, parts=2, cross=0.5, spread=0.5, trail=trail)
+            rates[sign], state = rule.update(state, signal)
+            # 0.05 of the cosine a step, which is 0 at the first, and within ±1.5.
+            assert state["gain"] == pytest.approx(np.clip(0.005 * sign * count, -1.5, 1.5))
+            length = 0.81 * length + 1.8 * trail + 1.0
+            trail = sign * 0.1 * math.sqrt(length)
+    assert rates[-1.0] < rates[1.0]
+
+
+def test_a_relative_rate_is_lower_where_the_base_rate_is_too_high():
+    """With a base rate b the curvature is b in the units of the factor."""
+    ends = {}
+    for base in (0.1, 10.0):
+        rule, factors = dr.MeasuredRate(mode="sequence", relative=True), []
+        for seed in range(8):
+            loop, state = Loop(seed, noise=0.1), rule.init()
+            for _ in range(60):
+                factor, state = rule.update(state, dr.Signal(**loop.draw(rule)))
+                loop.step(base * factor)
+            factors.append(factor)
+            assert np.linalg.norm(loop.theta) < 1.0
+        ends[base] = np.array(factors)
+    gap = ends[0.1].mean() - ends[10.0].mean()
+    error = math.hypot(ends[0.1].std(ddof=1), ends[10.0].std(ddof=1)) / math.sqrt(8)
+    assert gap > 4.0 * error
 
 
 def test_reads_the_sequence_where_there_are_no_parts():

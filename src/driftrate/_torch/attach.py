@@ -14,9 +14,9 @@ from driftrate._torch.memory import Memory
 from driftrate._torch.metric import Metric, is_adam_like
 from driftrate._torch.rate import ATTACHED, TOLD, Rate
 from driftrate._torch.sources import Accumulated, Gradients, Parts, Ranks, Source
-from driftrate._torch.trail import Trail
+from driftrate._torch.trail import Momentum, Trail, keeps_trail
 from driftrate.errors import ConfigError, MissingSignal
-from driftrate.schedules._attached import capped, is_capped
+from driftrate.schedules._attached import capped, is_factor
 from driftrate.schedules.base import Schedule
 
 Mode = Literal["sequence", "parts", "accumulation", "ranks"]
@@ -45,24 +45,31 @@ def attach(
     - "sequence": each gradient against the one before, cross = ⟨g_t, g_{t-1}⟩ and spread =
       ‖g_t - g_{t-1}‖²/2. Nothing to do. Keeps the last gradient. The first step has
       none to compare with and takes the rate that the schedule starts from.
-    - "parts": `rate.backward(closure, x, y)`, or `with rate.part():` around the backward pass of
-      each of two or more equal parts of a batch. Keeps a copy while parts add up.
+    - "parts": `rate.backward(closure, x, y)`, or `with rate.part():` around the one backward pass
+      of each of two or more equal parts of a batch. Keeps no gradient: a part's is seen before it
+      is added to the others'.
     - "accumulation": every backward pass between two steps is a part (micro-batches of equal
       size). Nothing to do. Two losses on the same samples are not parts: use another mode.
     - "ranks": the gradients of a DDP model's ranks before they are averaged. Nothing to do.
 
-    A schedule that reads `trail` (`MeasuredRate`) gets it in every mode, at the cost of one
-    gradient copy; without parts, in "sequence", `MeasuredRate` reads that and ‖g_t‖² alone.
+    A schedule that reads `trail` (`MeasuredRate`) gets it in every mode; without parts, in
+    "sequence", `MeasuredRate` reads that and ‖g_t‖² alone. The trail is the optimizer's own where
+    that keeps it, which costs nothing: the first moment of Adam, AdamW, NAdam and RAdam with
+    β₁ = 0.9, the buffer of SGD with momentum 0.9, both without weight decay in the gradient. Else
+    it is kept, at the cost of one gradient copy.
 
     All are measured on the gradients that the optimizer uses: clipping by norm multiplies signal
     and noise alike (so that their ratio stays), clipping by value is felt in sequence mode only,
     and loss scaling is taken back out. A missing gradient counts as 0. A step whose gradients are
-    not finite leaves the schedule's state and rate as they were.
+    not finite leaves the schedule's state, its rate and a trail of its own as they were.
 
     With parameters on the CPU the schedule runs on Python floats. On an accelerator it runs there
     without any host sync where all rates are tensors of that device (`lr=torch.tensor(...,
     device=)`, with fused or capturable optimizers), also inside a CUDA graph; where a rate is a
-    Python float, one read a step fetches it.
+    Python float, one read a step fetches it. On CUDA the schedule's update is compiled at the
+    first step that has a signal (`torch.compile`: half a minute for `MeasuredRate`, seconds once
+    torch's cache has it) and replayed as a CUDA graph of its own; where torch cannot compile, a
+    warning says so, and the graph replays the update as it is written.
 
     Labels that arrive late: take the step when the labels arrive, on the gradient at the weights
     of that time. The signal is then of data as old as the delay: the rate rises after a shift by
@@ -129,7 +136,7 @@ def attach(
         )
     if relative is None:
         products = {"cross", "spread", "trail"} & set(schedule.signals)
-        relative = bool(products) and not _is_plain(optimizer) and not is_capped(schedule)
+        relative = bool(products) and is_factor(schedule, _is_plain(optimizer))
     if relative:
         schedule = capped(schedule)
     owners = [owner for group in optimizer.param_groups for owner in group["params"]]
@@ -247,7 +254,9 @@ def _make_source(
     owners = [owner for group in groups for owner in group["params"]]
     # Without capturable=False nothing says that the step stays out of CUDA graphs.
     captured = like.device.type != "cpu" and any(group.get("capturable", True) for group in groups)
-    trail = Trail(like) if "trail" in schedule.signals else None
+    trail = None
+    if "trail" in schedule.signals:
+        trail = Momentum(like, optimizer) if keeps_trail(optimizer) else Trail(like)
     if mode == "sequence":
         pairs = {"cross", "spread"} & {*schedule.signals}
         memory = Memory(like, metric, captured) if pairs else None

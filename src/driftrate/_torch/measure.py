@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,20 +18,9 @@ Buffers = dict[Tensor, Tensor]  # by parameter; tensors hash by identity
 # A float32 sum of 10^7 squares in one go is off by 7e-4 on a CPU, in blocks by 1e-7; and a block
 # stays in the cache, so that the second look at it is free.
 _BLOCK = 1 << 17
-
-
-class Compared(NamedTuple):
-    """Sums over all coordinates of new and old tensors.
-
-    Args:
-        square: ⟨new, new⟩.
-        product: ⟨new, old⟩.
-        apart: ‖new - ratio·old‖², or None where it was not asked for.
-    """
-
-    square: Tensor
-    product: Tensor
-    apart: Tensor | None
+# The sums that `compared` takes, in the kernel's order.
+_SUMS = ("square", "product", "apart", "whole")
+_NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def squared(tensors: Sequence[Tensor], like: Tensor, weights: Weights | None = None) -> Tensor:
@@ -73,8 +64,8 @@ def compared(
     weights: Weights | None = None,
     ratio: float | Tensor = 1.0,
     *,
-    apart: bool = True,
-) -> Compared:
+    wanted: Sequence[str] = ("square", "product"),
+) -> dict[str, Tensor]:
     """Compare tensors with older ones in one look at each block, and change none of them.
 
     Args:
@@ -83,75 +74,120 @@ def compared(
         like: A scalar tensor whose dtype and device the sums take.
         weights: The metric, one weight a tensor; None for the plain one.
         ratio: A factor of the old tensors in `apart`.
-        apart: Whether the difference is wanted too. It is taken before it is squared: as a
-            difference of squares it would drown in rounding where new and old agree.
+        wanted: Which sums to take: neighbours in square, product, apart, whole.
 
     Returns:
-        The sums.
+        The sums over all coordinates by name: `square` is ⟨new, new⟩, `product` ⟨new, old⟩,
+        `whole` ‖new + old‖² and `apart` ‖new - ratio·old‖², taken before it is squared: as a
+        difference of squares it would drown in rounding where new and old agree.
     """
-    rows: list[Sequence[Tensor]] = []
+    rows: list[list[Tensor]] = []
     scales: list[float | Tensor] = []
+    quick: list[tuple[Tensor, Tensor]] = []
+    theirs: list[Weight | None] = []
+    first, last = _SUMS.index(wanted[0]), _SUMS.index(wanted[-1]) + 1
     for (new, weight), old in zip(_paired(tensors, weights), olds, strict=True):
-        scales.append(1.0)
+        scale = 1.0 if weight is None else weight.scale
         if old is None or old.is_sparse is not new.is_sparse:
-            square = squared([new], like, [weight])
-            rows.append((square, torch.zeros_like(like), square))
+            square, zero = squared([new], like, [weight]), torch.zeros_like(like)
+            rows.append([zero if name == "product" else square for name in wanted])
+            scales.append(1.0)
         elif new.is_sparse:
-            square, before, off = (
-                squared([one], like, [weight]) for one in (new, old * ratio, new - old * ratio)
-            )
-            rows.append((square, (square + before - off) / (2.0 * ratio), off))
+            rows.append(_compared_sparse(new, old, like, weight, ratio)[first:last])
+            scales.append(1.0)
+        elif isinstance(ratio, float) and _is_quick(new, old, weight, like):
+            quick.append((new, old))
+            theirs.append(weight)
+            scales.insert(len(quick) - 1, scale)
         else:
-            rows.append(
-                _compared_dense(_numbers(new), _numbers(old), _of(weight, new), ratio, apart)
-            )
-            scales[-1] = 1.0 if weight is None else weight.scale
-    if not rows:
-        return Compared(*(torch.zeros_like(like) for _ in range(3)))
-    sums = [_added([row[place] for row in rows], scales, like) for place in range(2 + apart)]
-    return Compared(sums[0], sums[1], sums[2] if apart else None)
+            ours = (_numbers(new), _numbers(old), _of(weight, new))
+            on_host = new.device.type == "cpu"
+            dense = _compared_blocks if on_host else _compared_device
+            rows.append(dense(*ours, ratio, wanted))
+            scales.append(scale)
+    tables = [_kernel().sums(quick, theirs, ratio)[:, first:last]] if quick else []
+    if rows:
+        flat = _stacked([value for row in rows for value in row], like)
+        tables.append(flat.view(len(rows), -1))
+    if not tables:
+        return {name: torch.zeros_like(like) for name in wanted}
+    table = _scaled(tables[0] if len(tables) == 1 else torch.cat(tables), scales, like)
+    return dict(zip(wanted, table.sum(dim=0, dtype=like.dtype), strict=True))
 
 
-def _compared_dense(
-    new: Tensor, old: Tensor, weight: Weight | None, ratio: float | Tensor, apart: bool
+def _compared_sparse(
+    new: Tensor,
+    old: Tensor,
+    like: Tensor,
+    weight: Weight | None,
+    ratio: float | Tensor,
 ) -> list[Tensor]:
-    """Return the two or three sums, the weight's scale left out."""
-    if new.device.type == "cpu":
-        return _compared_blocks(new, old, weight, float(ratio), apart)
+    """Return all sums."""
+    scaled = old * ratio
+    square, before, apart, whole = (
+        squared([one], like, [weight]) for one in (new, scaled, new - scaled, new + old)
+    )
+    return [square, (square + before - apart) / (2.0 * ratio), apart, whole]
+
+
+def _compared_device(
+    new: Tensor, old: Tensor, weight: Weight | None, ratio: float | Tensor, wanted: Sequence[str]
+) -> list[Tensor]:
+    """Return the sums in torch's own kernels, the weight's scale left out."""
     ours, theirs = _flat(new), _flat(old)
     root = None if weight is None else _root(weight)
-    over = _over(ours, root)
-    sums = [torch.dot(over, ours), torch.dot(over, theirs)]
-    del over
-    if apart:
-        scaled = isinstance(ratio, Tensor)
-        gap = ours - theirs * ratio if scaled else torch.sub(ours, theirs, alpha=float(ratio))
-        sums.append(torch.dot(_over(gap, root), gap))
-    return sums
+
+    def take(name: str) -> Tensor:
+        if name in ("square", "product"):
+            return torch.dot(_over(ours, root), ours if name == "square" else theirs)
+        both = ours + theirs if name == "whole" else ours - theirs * ratio
+        return torch.dot(_over(both, root), both)
+
+    return [take(name) for name in wanted]
 
 
 def _compared_blocks(
-    new: Tensor, old: Tensor, weight: Weight | None, ratio: float, apart: bool
+    new: Tensor, old: Tensor, weight: Weight | None, ratio: float | Tensor, wanted: Sequence[str]
 ) -> list[Tensor]:
-    """Return the two or three sums on the host, with scratch memory for a block alone."""
+    """Return the sums on the host, with scratch memory for a block alone."""
     dots: list[Tensor] = []
     scratch: list[Tensor] = []
     moments = repeat(None) if weight is None else _blocks(weight.moment)
     for ours, theirs, moment in zip(_blocks(new), _blocks(old), moments, strict=False):
         if not scratch:
             scratch = [torch.empty_like(ours) for _ in range(3)]
-        root, over, gap = (one[: len(ours)] for one in scratch)  # the last block may be smaller
-        if moment is None or weight is None:
-            over = ours
-        else:
+        root, over, both = (one[: len(ours)] for one in scratch)  # the last block may be smaller
+        if moment is not None and weight is not None:
             torch.sqrt(moment.to(ours.dtype), out=root).add_(weight.eps)
-            torch.div(ours, root, out=over)
-        dots += [torch.dot(over, ours), torch.dot(over, theirs)]
-        if apart:
-            torch.sub(ours, theirs, alpha=ratio, out=gap)
-            dots.append(torch.dot(gap if moment is None else torch.div(gap, root, out=over), gap))
-    total = torch.stack(dots).view(-1, 3 if apart else 2).sum(dim=0, dtype=torch.float64)
+        divided = None
+        for name in wanted:
+            one = ours
+            if name in ("apart", "whole"):
+                factor = 1.0 if name == "whole" else -float(ratio)
+                one = torch.add(ours, theirs, alpha=factor, out=both)
+            if moment is None:
+                over = one
+            elif divided is not one:
+                torch.div(one, root, out=over)
+            divided = None if one is both else one
+            dots.append(torch.dot(over, theirs if name == "product" else one))
+    total = torch.stack(dots).view(-1, len(wanted)).sum(dim=0, dtype=torch.float64)
     return [*total]
+
+
+def _is_quick(new: Tensor, old: Tensor, weight: Weight | None, like: Tensor) -> bool:
+    """Whether one kernel can take all sums of dense tensors at once."""
+    if not like.is_cuda or _kernel() is None:
+        return False
+    every = (new, old) if weight is None else (new, old, weight.moment)
+    return all(one.dtype in _NARROW and one.device == like.device for one in every)
+
+
+@cache
+def _kernel() -> Any:
+    """Return the kernel's module, or None where Triton is not installed."""
+    kernel = import_module("driftrate._torch.kernel")  # late: it brings all of Triton
+    return kernel if kernel.available else None
 
 
 def keep(buffers: Buffers, owners: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
@@ -206,8 +242,9 @@ def contrast(
             like,
             None if weights is None else [weights[place] for place in rest],
             factor,
+            wanted=("apart",),
         )
-        total = total if others.apart is None else others.apart
+        total = others["apart"]
     news = [_numbers(new) for new, there in zip(tensors, at_once, strict=True) if there]
     if news:
         olds = [_numbers(buffers[p]) for p, there in zip(owners, at_once, strict=True) if there]
@@ -291,17 +328,22 @@ def _stacked(values: Iterable[Tensor], like: Tensor) -> Tensor:
 
 def _added(values: Sequence[Tensor], scales: Sequence[float | Tensor], like: Tensor) -> Tensor:
     """Add scalars from anywhere up, each times its scale, where and as `like` is."""
-    total = _stacked(values, like)
+    table = _stacked(values, like).view(len(values), 1)
+    return _scaled(table, scales, like).sum(dtype=like.dtype)
+
+
+def _scaled(table: Tensor, scales: Sequence[float | Tensor], like: Tensor) -> Tensor:
+    """Return the rows, each times its scale."""
     if any(isinstance(scale, Tensor) for scale in scales):
         # Filled, not copied from the host, which would make the device wait.
         tensors = [
             scale if isinstance(scale, Tensor) else torch.full_like(like, scale) for scale in scales
         ]
-        total = total.to(like.dtype) * _stacked(tensors, like)
-    elif any(scale != 1.0 for scale in scales):
+        return table.to(like.dtype) * _stacked(tensors, like).unsqueeze(1)
+    if any(scale != 1.0 for scale in scales):
         factors = torch.tensor(scales, dtype=like.dtype, device=like.device)
-        total = total.to(like.dtype) * factors
-    return total.sum(dtype=like.dtype)
+        return table.to(like.dtype) * factors.unsqueeze(1)
+    return table
 
 
 def _replaceable(old: Tensor | None, new: Tensor) -> bool:

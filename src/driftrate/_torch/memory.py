@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftrate._torch.measure import Buffers, Compared, compared, contrast, keep, product, squared
+from driftrate._torch.measure import Buffers, compared, contrast, keep, product, squared
 from driftrate._torch.metric import Metric
 from driftrate.errors import StateError
 
@@ -48,7 +48,7 @@ class Memory:
         scale: Tensor | None = None,
         *,
         apart: bool = True,
-    ) -> Compared | None:
+    ) -> dict[str, Tensor] | None:
         """Compare the gradients with the last ones, then remember them instead.
 
         Args:
@@ -89,9 +89,9 @@ class Memory:
             self.buffers = dict(zip(owners, gradients, strict=True))
         if sums is not None and scale is not None:
             by = scale.to(self.like).square()
-            sums = Compared(*(None if one is None else one / by for one in sums))  # type: ignore[arg-type]
+            sums = {name: one / by for name, one in sums.items()}
         if sums is not None:
-            self.square.copy_(sums.square)
+            self.square.copy_(sums["square"])
         if self.scaled:
             self.scale.copy_(torch.ones_like(self.scale) if scale is None else scale)
         return None if written else sums
@@ -109,7 +109,7 @@ class Memory:
         gone: Sequence[Tensor],
         ratio: float | Tensor,
         apart: bool,
-    ) -> Compared | None:
+    ) -> dict[str, Tensor] | None:
         """Compare in any metric, on any device."""
         new = dict(zip(owners, gradients, strict=True))
         some = [*owners, *gone]
@@ -127,15 +127,17 @@ class Memory:
             self.like,
             weights and weights[:here],
             ratio,
-            apart=apart,
+            wanted=("square", "product", "apart") if apart else ("square", "product"),
         )
-        if sums.apart is not None and some[here:]:
+        if apart and some[here:]:
             rest = [self.buffers[owner] for owner in some[here:]]
             lost = squared(rest, self.like, weights and weights[here:]) * ratio * ratio
-            sums = sums._replace(apart=sums.apart + lost)
-        return sums._replace(product=sums.product * ratio)
+            sums["apart"] = sums["apart"] + lost
+        return sums | {"product": sums["product"] * ratio}
 
-    def _held_on_device(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Compared:
+    def _held_on_device(
+        self, owners: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
         """Take the plain products, in one look at each gradient."""
         square = squared(gradients, self.like)
         pairs = [
@@ -144,7 +146,8 @@ class Memory:
             if owner in self.buffers
         ]
         along = product(pairs, self.like) if pairs else torch.zeros_like(square)
-        return Compared(square, along, (square + self.square - 2.0 * along).clamp(min=0.0))
+        off = (square + self.square - 2.0 * along).clamp(min=0.0)
+        return {"square": square, "product": along, "apart": off}
 
     def _copied_on_device(
         self,
@@ -152,7 +155,7 @@ class Memory:
         gradients: Sequence[Tensor],
         gone: Sequence[Tensor],
         ratio: float | Tensor,
-    ) -> Compared:
+    ) -> dict[str, Tensor]:
         """Take the plain difference in the copies themselves, all tensors in one launch."""
         square, first = squared(gradients, self.like), not self.buffers
         if self.held:  # they belong to the loop: do not write into them
@@ -160,11 +163,11 @@ class Memory:
         rest = [self.buffers.pop(owner) for owner in gone]
         off = contrast(self.buffers, owners, gradients, self.like, ratio)
         if first:
-            return Compared(square, torch.zeros_like(square), off)
+            return {"square": square, "product": torch.zeros_like(square), "apart": off}
         if rest:
             off = off + squared(rest, self.like) * ratio * ratio
         before = self.square * (self.scale * ratio).square() if self.scaled else self.square
-        return Compared(square, (square + before - off) / 2.0, off)
+        return {"square": square, "product": (square + before - off) / 2.0, "apart": off}
 
     def _release(self, gone: Sequence[Tensor]) -> None:
         if self.held:  # they belong to the loop: do not write into them

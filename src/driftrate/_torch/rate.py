@@ -15,10 +15,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from driftrate._torch.measure import Buffers, contrast, keep, squared
 from driftrate._torch.moments import forget
+from driftrate._torch.program import Program
 from driftrate._torch.sources import Accumulated, Parts, Source
 from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
 from driftrate.schedules._attached import Policy, check_policy
-from driftrate.schedules.base import Schedule, Signal, State, select
+from driftrate.schedules.base import Schedule, Signal, State
 
 VERSION = 1
 TOLD = frozenset({"batch_size", "shift", "loss", "loss_shift"})
@@ -60,15 +61,14 @@ class Rate(LRScheduler):
             isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu"
             for group in optimizer.param_groups
         )
-        self._state = schedule.init(like=like) if self._on_device else schedule.init()
+        self._program = Program(schedule, like) if self._on_device else None
+        self._state = schedule.init() if self._program is None else self._program.state
         self._count = torch.zeros_like(like, dtype=torch.int64)
         self._moved = torch.zeros_like(like)
         self._seen = {name: torch.full_like(like, math.nan) for name in _RECORDED.values()}
         self._known: set[str] = set()  # what was seen at least once: the rest is NaN already
         self._told: dict[str, Any] = {}
-        # A marked part's copy is free by the time of the step; else weights need their own.
-        shared = isinstance(source, Parts)
-        self._weights: Buffers = source.buffers if shared and source is not None else {}
+        self._weights: Buffers = {}
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -146,11 +146,8 @@ class Rate(LRScheduler):
             raise ConfigError(
                 f'Rate.part and Rate.backward need attach(..., mode="parts"), this is {self.mode!r}'
             )
-        if not self._gradients()[0]:
-            self._source.stepped()  # nothing accumulated: what was measured belongs to no step
-        yield
-        with torch.no_grad():
-            self._source.mark(*self._gradients())
+        with self._source.part(self._owners()):
+            yield
 
     def backward(
         self,
@@ -277,8 +274,8 @@ class Rate(LRScheduler):
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs, beside the optimizer's own state.
 
-        Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. In
-        sequence mode, and for schedules that read `trail`, it holds one gradient.
+        Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. It holds
+        a gradient where the rate keeps one: the last of a sequence, or a trail of its own.
         """
         owners = self._owners()
         return {
@@ -395,10 +392,10 @@ class Rate(LRScheduler):
         signal = {name: fields[name] for name in needs if name in fields}
         signal |= {name: told[name] for name in needs if name in told}
         whole = Signal(**signal) if {*needs} - optional <= signal.keys() else None
-        if self._on_device:
-            self._update_device(whole, skipped)
-        else:
+        if self._program is None:
             self._update_host(whole, skipped)
+        else:
+            self._update_device(self._program, whole, skipped)
         self._note({**fields, **told})
         self._set_rates()
         if "step_length" in needs:
@@ -419,12 +416,13 @@ class Rate(LRScheduler):
             fields["grad_sq"] = square if scale is None else square / scale.to(square).square()
         return fields
 
-    def _update_device(self, signal: Signal | None, skipped: Tensor | None) -> None:
+    def _update_device(
+        self, program: Program, signal: Signal | None, skipped: Tensor | None
+    ) -> None:
         took = None if skipped is None else skipped.to(self._like) == 0.0
         self._count.add_(1 if took is None else took)
         if signal is not None:
-            _, state = self.schedule.update(self._state, signal)
-            self._assign(state if took is None else select(torch, took, state, self._state))
+            program.update(signal, took)
 
     def _update_host(self, signal: Signal | None, skipped: Tensor | None) -> None:
         given = {} if signal is None else signal._asdict()
@@ -493,10 +491,11 @@ class Rate(LRScheduler):
                 " lr=torch.tensor(..., device='cuda') and capturable=True before attach"
             )
         remembered = [] if self._source is None else self._source.remembered
-        if any(p not in buffers for buffers in remembered for p in owners):
+        ready = self._program is None or self._program.ready
+        if not ready or any(p not in buffers for buffers in remembered for p in owners):
             raise ConfigError(
-                "the remembered gradient must exist before a CUDA graph is captured: take two steps"
-                " before the capture"
+                "what is remembered must exist, and the update be compiled, before a CUDA graph is"
+                " captured: take two steps before the capture"
             )
 
 

@@ -4,19 +4,22 @@
 # hook with its own types, and would find strings.
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from driftrate._torch.measure import Buffers, contrast, keep, squared
+from driftrate._torch.measure import Buffers, compared, contrast, squared
 from driftrate._torch.memory import Memory
-from driftrate._torch.metric import Metric, Weights
+from driftrate._torch.metric import Metric, Weight, Weights
 from driftrate._torch.trail import Trail
 from driftrate.errors import ConfigError
 
@@ -41,12 +44,11 @@ class Source(ABC):
         self.like = like
         self.metric = metric
         self.trail = trail
-        self.buffers: Buffers = {}
 
     @property
-    def remembered(self) -> Sequence[Buffers]:
+    def remembered(self) -> Sequence[Mapping[Tensor, Any]]:
         """What must exist before a CUDA graph is captured."""
-        return [] if self.trail is None else [self.trail.buffers]
+        return [] if self.trail is None else [self.trail.remembered]
 
     @abstractmethod
     def read(
@@ -99,7 +101,7 @@ class Source(ABC):
             [every[place] for place in known],
         )
 
-    def _along(
+    def _whole(
         self,
         owners: Sequence[Tensor],
         gradients: Sequence[Tensor],
@@ -107,10 +109,13 @@ class Source(ABC):
         scale: Tensor | None,
         skipped: Tensor | None,
     ) -> Fields:
-        """Return the product with the trail, 0 at the first step, and the number of coordinates."""
-        fields: Fields = {"dim": sum(p.numel() * (1 + p.is_complex()) for p in owners)}
-        if self.trail is not None:
-            fields["trail"] = self.trail.take(owners, gradients, weights, scale, skipped)
+        """Return what the whole gradient shows: its size, its square and its product with h."""
+        fields: Fields = {"dim": _size(owners)}
+        if self.trail is None:
+            fields["grad_sq"] = _unscaled(squared(gradients, self.like, weights), scale)
+        else:
+            taken = self.trail.take(owners, gradients, weights, scale, skipped)
+            fields["grad_sq"], fields["trail"] = taken
         return fields
 
 
@@ -138,7 +143,7 @@ class Gradients(Source):
         self._spread = spread
 
     @property
-    def remembered(self) -> Sequence[Buffers]:
+    def remembered(self) -> Sequence[Mapping[Tensor, Any]]:
         return [*super().remembered, *([] if self.memory is None else [self.memory.buffers])]
 
     def stepped(self) -> None:
@@ -166,32 +171,32 @@ class Gradients(Source):
         skipped: Tensor | None = None,
     ) -> Fields:
         known, some, weights = self._weighed(owners, gradients)
-        along = self._along(known, some, weights, scale, skipped) if known else {}
+        fields: Fields = {}
+        if known and (self.memory is None or self.trail is not None):
+            fields = self._whole(known, some, weights, scale, skipped)
         if self.memory is None:
-            if not known:
-                return {}
-            return {"grad_sq": _unscaled(squared(some, self.like, weights), scale)} | along
+            return fields
         first = not self.memory.buffers
         sums = self.memory.compare(owners, gradients, scale, apart=self._spread)
         if sums is None:
             return {}
-        fields = {"grad_sq": sums.square} | along
+        fields = {"dim": _size(known), "grad_sq": sums["square"]} | fields
         if not first:
-            fields["cross"] = sums.product
-            if sums.apart is not None:
-                fields["spread"] = sums.apart / 2.0
+            fields["cross"] = sums["product"]
+            if self._spread:
+                fields["spread"] = sums["apart"] / 2.0
         return fields
 
 
 class Parts(Source):
-    r"""Marked parts of a batch. Keeps one gradient copy.
+    r"""Marked parts of a batch. Keeps their sums alone, no gradient.
 
-    With S_i the gradient accumulated over i parts, the i-th part differs from the mean of those
-    before it by S_{i+1} - S_i (i+1)/i, and by Helmert's contrasts
+    A part's gradient is seen before it is added to S_i, the sum of the i parts before it; with
+    Helmert's contrasts
 
-        Σ_i ‖g_i - ḡ‖² = Σ_{i<k} i/(i+1) ‖S_{i+1} - S_i (i+1)/i‖²,
+        Σ_i ‖g_i - ḡ‖² = Σ_{0<i<k} i/(i+1) ‖g_{i+1} - S_i/i‖²,
 
-    which needs the last S alone, whatever k, and squares no sum before it is subtracted.
+    which squares no sum before it is subtracted.
     """
 
     name = "parts"
@@ -200,22 +205,67 @@ class Parts(Source):
         self, like: Tensor, metric: Metric | None = None, trail: Trail | None = None
     ) -> None:
         super().__init__(like, metric, trail)
-        self.count = 0
-        self.apart = torch.zeros_like(like)
+        self.marked = 0
+        self.counts: dict[Tensor, int] = {}  # how many parts reached a parameter
+        self.apart: dict[Tensor, Tensor] = {}  # Helmert's sum
+        self.sums: dict[Tensor, Tensor] = {}  # ‖S‖² when the last part was heard
+        self.weights: dict[Tensor, Weight | None] = {}
+        self.nodes: dict[Tensor, tuple[Node, RemovableHandle]] = {}
 
-    def mark(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Hear that the gradients now hold one part more."""
-        owners, gradients, weights = self._weighed(owners, gradients)
-        if self.count == 0:
-            self.apart = torch.zeros_like(self.like)
-            for stale in self.buffers.keys() - set(owners):
-                del self.buffers[stale]  # no gradient in this part: 0
-            keep(self.buffers, owners, gradients)
-        else:
-            self.apart = self.apart + _helmert(
-                self.buffers, owners, gradients, self.like, self.count, weights
+    def watch(self, owners: Iterable[Tensor]) -> None:
+        """Hear of each gradient before it is added up, after all other hooks on the parameter."""
+        for owner in owners:
+            if owner not in self.nodes and owner.requires_grad:
+                node = get_gradient_edge(owner).node
+                # Weak: what a node holds, the garbage collector does not see.
+                handle = node.register_prehook(partial(_tell, ref(self), owner))
+                self.nodes[owner] = (node, handle)
+
+    def remove(self) -> None:
+        for _, handle in self.nodes.values():
+            handle.remove()
+        self.nodes.clear()
+
+    @contextmanager
+    def part(self, owners: Sequence[Tensor]) -> Iterator[None]:
+        """Mark the backward pass inside as one part."""
+        if all(owner.grad is None for owner in owners):
+            self.stepped()  # nothing accumulated: what was measured belongs to no step
+        before = sum(self.counts.values())
+        self.watch(owners)
+        try:
+            yield
+        finally:
+            self.remove()
+        self.marked += 1
+        if sum(self.counts.values()) == before:
+            raise ConfigError("Rate.part: no backward pass inside reached a parameter")
+        if max(self.counts.values()) > self.marked:
+            raise ConfigError(
+                "Rate.part: two backward passes in one part reached the same parameter: add their"
+                " losses up before one backward pass"
             )
-        self.count += 1
+
+    @torch.no_grad()
+    def hear(self, owner: Tensor, part: Tensor) -> None:
+        """Compare a part's gradient with the sum of those before it."""
+        total = owner.grad
+        count = 0 if total is None else self.counts.get(owner, 0)
+        self.counts[owner] = count + 1
+        if count == 0:
+            self.apart.pop(owner, None)
+            return
+        if self.metric is not None and not self.weights:
+            every = [*self.nodes]
+            self.weights = dict(zip(every, self.metric.weights(every), strict=True))
+        weight = self.weights.get(owner)
+        if self.metric is not None and weight is None:
+            return
+        ratio, wanted = 1.0 / count, ("apart", "whole")
+        new = compared([part], [total], self.like, [weight], ratio, wanted=wanted)
+        apart = new["apart"] * (count / (count + 1.0))
+        self.apart[owner] = self.apart[owner] + apart if owner in self.apart else apart
+        self.sums[owner] = new["whole"]
 
     def read(
         self,
@@ -227,24 +277,49 @@ class Parts(Source):
         owners, gradients, weights = self._weighed(owners, gradients)
         if not owners:
             return {}
-        along = self._along(owners, gradients, weights, scale, skipped)
-        square = _unscaled(squared(gradients, self.like, weights), scale)
-        then = self._then(owners, weights)
-        return _from_parts(square, self.apart, self.count, then) | along
+        fields = self._whole(owners, gradients, weights, scale, skipped)
+        parts = self._parts(owners)
+        if parts < 2:
+            return fields
 
-    def _then(self, owners: Sequence[Tensor], weights: Weights | None) -> Tensor:
-        """Return ‖ḡ‖² as it was when the last part was heard."""
-        known = [place for place, owner in enumerate(owners) if owner in self.buffers]
-        some = [self.buffers[owners[place]] for place in known]
-        return squared(some, self.like, weights and [weights[place] for place in known])
+        def square(places: list[int]) -> Tensor:
+            some = [gradients[place] for place in places]
+            found = squared(some, self.like, weights and [weights[place] for place in places])
+            return _unscaled(found, scale)
+
+        counts = [self.counts.get(owner, 0) for owner in owners]
+        several = [place for place, owner in enumerate(owners) if owner in self.apart]
+        once = [place for place, count in enumerate(counts) if count == 1]
+        apart = torch.zeros_like(self.like)
+        # A part that did not reach a parameter has the gradient 0 there; order is no matter.
+        if once:
+            apart = square(once) * (1.0 - 1.0 / parts)
+        if several:
+            then = torch.stack([self.sums[owners[place]] for place in several])
+            off = torch.stack([self.apart[owners[place]] for place in several])
+            if any(counts[place] < parts for place in several):
+                rest = [1.0 / counts[place] - 1.0 / parts for place in several]
+                off = off + then * torch.tensor(rest, dtype=then.dtype, device=then.device)
+            now = fields["grad_sq"] if len(several) == len(owners) else square(several)
+            # Clipping and loss scaling have multiplied all parts alike since then.
+            since = torch.where(then.sum() > 0.0, now / then.sum(), torch.ones_like(now))
+            apart = apart + since * off.sum()
+        return fields | _from_parts(fields["grad_sq"], apart, parts)
+
+    def _parts(self, owners: Sequence[Tensor]) -> int:
+        return self.marked
 
     def stepped(self) -> None:
         super().stepped()
-        self.count = 0
+        self.marked = 0
+        self.counts.clear()
+        self.apart.clear()
+        self.sums.clear()
+        self.weights.clear()
 
 
 class Accumulated(Parts):
-    """Every backward pass between two steps as a part, by hooks on the parameters."""
+    """Every backward pass between two steps as a part."""
 
     name = "accumulation"
 
@@ -256,40 +331,7 @@ class Accumulated(Parts):
         owners: Iterable[Tensor],
     ) -> None:
         super().__init__(like, metric, trail)
-        self.counts: dict[Tensor, int] = {}
-        self.sums: dict[Tensor, Tensor] = {}
-        self.seen: dict[Tensor, ReferenceType[Tensor]] = {}
-        self.handles: dict[Tensor, RemovableHandle] = {}
         self.watch(owners)
-
-    def watch(self, owners: Iterable[Tensor]) -> None:
-        """Put a hook on each parameter that has none and can have a gradient."""
-        for owner in owners:
-            if owner not in self.handles and owner.requires_grad:
-                self.handles[owner] = owner.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    self._hear
-                )
-
-    @torch.no_grad()
-    def _hear(self, owner: Tensor) -> None:
-        gradient = owner.grad
-        if gradient is None:
-            return
-        # A new tensor means that the gradients were set to None: a step was skipped, start again.
-        known = self.seen.get(owner)
-        if known is None or known() is not gradient:
-            self.counts[owner] = 0
-        self.seen[owner] = ref(gradient)
-        count = self.counts.get(owner, 0)
-        if count == 0:
-            self.sums[owner] = torch.zeros_like(self.like)
-            keep(self.buffers, [owner], [gradient])
-        else:
-            weights = self._weighed([owner], [gradient])[2]
-            self.sums[owner] = self.sums[owner] + _helmert(
-                self.buffers, [owner], [gradient], self.like, count, weights or None
-            )
-        self.counts[owner] = count + 1
 
     def read(
         self,
@@ -299,34 +341,16 @@ class Accumulated(Parts):
         skipped: Tensor | None = None,
     ) -> Fields:
         self.watch(owners)
-        owners, gradients, weights = self._weighed(owners, gradients)
-        if not owners:
-            return {}
-        along = self._along(owners, gradients, weights, scale, skipped)
-        square = _unscaled(squared(gradients, self.like, weights), scale)
-        parts = max(self.counts.get(owner, 0) for owner in owners)
-        apart, heard = torch.zeros_like(self.like), []
-        for place, owner in enumerate(owners):
-            count = self.counts.get(owner, 0)
-            weight = None if weights is None else weights[place]
-            if count:
-                heard.append((owner, weight))
-                apart = apart + self.sums[owner]
-            if 0 < count < parts:
-                # Parts that did not reach this parameter have the gradient 0; order is no matter.
-                rest = squared([self.buffers[owner]], self.like, [weight])
-                apart = apart + (1.0 / count - 1.0 / parts) * rest
-        then = self._then([owner for owner, _ in heard], [weight for _, weight in heard])
-        return _from_parts(square, apart, parts, then) | along
+        return super().read(owners, gradients, scale, skipped)
 
-    def stepped(self) -> None:
-        super().stepped()
-        self.counts.clear()
+    def _parts(self, owners: Sequence[Tensor]) -> int:
+        return max(self.counts.get(owner, 0) for owner in owners)
 
-    def remove(self) -> None:
-        for handle in self.handles.values():
-            handle.remove()
-        self.handles.clear()
+
+def _tell(parts: ReferenceType[Parts], owner: Tensor, gradients: tuple[Tensor | None, ...]) -> None:
+    listener, gradient = parts(), gradients[0]
+    if listener is not None and gradient is not None:
+        listener.hear(owner, gradient.detach())
 
 
 class Ranks(Source):
@@ -365,18 +389,21 @@ class Ranks(Source):
         owners, gradients, weights = self._weighed(owners, gradients)
         if not owners:
             return {}
-        along = self._along(owners, gradients, weights, scale, skipped)
-        square = _unscaled(squared(gradients, self.like, weights), scale)
+        fields = self._whole(owners, gradients, weights, scale, skipped)
         if not self.apart:
-            return {"grad_sq": square} | along
+            return fields
         own = torch.stack([self.apart[index] for index in sorted(self.apart)]).sum()
         then = torch.stack([self.squares[index] for index in sorted(self.squares)]).sum()
         size = dist.get_world_size(self.group)
         every = [torch.empty_like(own) for _ in range(size)]
         # Gathered and added in the order of the ranks: all of them get the same bits.
         dist.all_gather(every, own, group=self.group)
+        # Clipping and loss scaling have multiplied all ranks' gradients alike since then.
+        square = fields["grad_sq"]
+        since = torch.where(then > 0.0, square / then, torch.ones_like(then))
         # The ranks' gradients are averaged, the parts of a batch added: g_i/k either way.
-        return _from_parts(square, torch.stack(every).sum() / (size * size), size, then) | along
+        apart = since * torch.stack(every).sum() / (size * size)
+        return fields | _from_parts(square, apart, size)
 
     def begin(self) -> None:
         """Hear that a backward pass begins."""
@@ -443,33 +470,22 @@ def _average(
     return future
 
 
-def _helmert(
-    buffers: Buffers,
-    owners: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    like: Tensor,
-    count: int,
-    weights: Weights | None,
-) -> Tensor:
-    ratio = (count + 1.0) / count
-    return contrast(buffers, owners, gradients, like, ratio, weights) / ratio
+def _size(owners: Iterable[Tensor]) -> int:
+    """Return how many real coordinates the parameters have."""
+    return sum(owner.numel() * (1 + owner.is_complex()) for owner in owners)
 
 
 def _unscaled(square: Tensor, scale: Tensor | None) -> Tensor:
     return square if scale is None else square / scale.to(square).square()
 
 
-def _from_parts(square: Tensor, apart: Tensor, parts: int, then: Tensor) -> Fields:
+def _from_parts(square: Tensor, apart: Tensor, parts: int) -> Fields:
     """Return the fields of k parts g_i/k whose sum is the gradient that the optimizer uses.
 
     Args:
         square: ‖ḡ‖² of the gradient that the optimizer uses.
-        apart: Σ ‖g_i/k - ḡ/k‖², as measured.
+        apart: Σ ‖g_i/k - ḡ/k‖².
         parts: k.
-        then: ‖ḡ‖² when `apart` was measured. Clipping and loss scaling multiply all parts alike.
     """
-    if parts < 2:
-        return {"grad_sq": square}
-    since = torch.where(then > 0.0, square / then, torch.ones_like(then))
-    spread = since * apart * (parts / (parts - 1.0))
-    return {"grad_sq": square, "parts": parts, "cross": square - spread, "spread": spread}
+    spread = apart * (parts / (parts - 1.0))
+    return {"parts": parts, "cross": square - spread, "spread": spread}

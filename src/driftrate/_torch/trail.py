@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, optim
 
 from driftrate._torch.measure import Buffers, compared
 from driftrate._torch.metric import Weights
 from driftrate.errors import StateError
 from driftrate.schedules.base import TRAIL
+
+_AVERAGING = (optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam)
 
 
 class Trail:
@@ -27,6 +29,11 @@ class Trail:
         self.like = like
         self.buffers: Buffers = {}
 
+    @property
+    def remembered(self) -> Mapping[Tensor, Any]:
+        """What it has of which parameters."""
+        return self.buffers
+
     def take(
         self,
         owners: Sequence[Tensor],
@@ -34,8 +41,8 @@ class Trail:
         weights: Weights | None,
         scale: Tensor | None,
         skipped: Tensor | None,
-    ) -> Tensor:
-        """Return ⟨g, h⟩, then lengthen the trail.
+    ) -> tuple[Tensor, Tensor]:
+        """Return ⟨g, g⟩ and ⟨g, h⟩, then lengthen the trail.
 
         Args:
             owners: The parameters that are measured.
@@ -46,13 +53,12 @@ class Trail:
         """
         olds = [self.buffers.get(owner) for owner in owners]
         dense = [g.to_dense() if g.is_sparse else g for g in gradients]
-        sums = compared(dense, olds, self.like, weights, apart=False)
-        product = sums.product if scale is None else sums.product / scale.to(self.like)
-        good = sums.square.isfinite()
+        square, product = _looked(compared(dense, olds, self.like, weights), scale, self.like)
+        good = square.isfinite()
         if skipped is not None:
             good = good & (skipped.to(self.like) == 0.0)
         if good.device.type == "cpu" and not good:
-            return product
+            return square, product
         present = set(owners)
         for owner, old in self.buffers.items():
             if owner not in present:  # no gradient: 0
@@ -69,7 +75,7 @@ class Trail:
                 torch.add(new, old, alpha=TRAIL, out=old)
             else:
                 self._put(old, torch.add(new, old, alpha=TRAIL), good)
-        return product
+        return square, product
 
     @staticmethod
     def _put(old: Tensor, new: Tensor, good: Tensor) -> None:
@@ -101,3 +107,79 @@ class Trail:
                 self.buffers[owner].copy_(tensor)
             else:
                 self.buffers[owner] = tensor.to(owner.device, copy=True)
+
+
+class Momentum(Trail):
+    """Reads h where the optimizer keeps it: Adam's first moment is 0.1 h, heavy ball's buffer h.
+
+    Costs no memory and no write. What makes the optimizer's moments useless (a gradient that is
+    not finite) makes the trail so.
+
+    Args:
+        like: A scalar tensor whose dtype and device all measurements take.
+        optimizer: One for which `keeps_trail` holds.
+    """
+
+    def __init__(self, like: Tensor, optimizer: optim.Optimizer) -> None:
+        super().__init__(like)
+        self._optimizer = optimizer  # not its state, which loading replaces
+        heavy = isinstance(optimizer, optim.SGD)
+        self._name, self._share = ("momentum_buffer", 1.0) if heavy else ("exp_avg", 1.0 - TRAIL)
+
+    @property
+    def remembered(self) -> Mapping[Tensor, Any]:
+        return self._optimizer.state
+
+    def take(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        weights: Weights | None,
+        scale: Tensor | None,
+        skipped: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return ⟨g, g⟩ and ⟨g, h⟩."""
+        state = self._optimizer.state
+        olds = [state.get(owner, {}).get(self._name) for owner in owners]
+        dense = [g.to_dense() if g.is_sparse else g for g in gradients]
+        sums = compared(dense, olds, self.like, weights)
+        square, product = _looked(sums, scale, self.like)
+        return square, product / self._share
+
+    def save(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return nothing: the optimizer's own state has it."""
+        return [None] * len(owners)
+
+    def load(self, saved: list[Tensor | None], owners: Sequence[Tensor]) -> None:
+        """Do nothing, likewise."""
+
+
+def keeps_trail(optimizer: optim.Optimizer) -> bool:
+    """Whether the optimizer's own buffers are the trail, but for a factor.
+
+    With the trail's decay, of the gradient alone: without weight decay in it, and not negated.
+    """
+    every = optimizer.param_groups
+    if any(group.get("maximize") for group in every):
+        return False
+    if type(optimizer) is optim.SGD:
+        return all(
+            (group["momentum"], group["dampening"], group["weight_decay"]) == (TRAIL, 0.0, 0.0)
+            for group in every
+        )
+    if type(optimizer) not in _AVERAGING:
+        return False
+    return all(
+        not isinstance(group["betas"][0], Tensor)
+        and group["betas"][0] == TRAIL
+        and (group["weight_decay"] == 0.0 or group.get("decoupled_weight_decay", False))
+        for group in every
+    )
+
+
+def _looked(sums: dict[str, Tensor], scale: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return square and product with the loss scaler's factor of the new gradient taken out."""
+    if scale is None:
+        return sums["square"], sums["product"]
+    by = scale.to(like)
+    return sums["square"] / by.square(), sums["product"] / by

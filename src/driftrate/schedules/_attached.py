@@ -21,20 +21,29 @@ def check_policy(decay: float, *policies: str, where: str = "notify_shift") -> N
         raise ConfigError(f"{where}: decay must be in [0, 1], got {decay!r}")
 
 
-def is_capped(schedule: Schedule) -> bool:
-    """Return whether the innermost schedule has a largest rate of its own."""
+def is_factor(schedule: Schedule, plain: bool) -> bool:
+    """Return whether a schedule's rate is a factor on the optimizer's own, where nobody says.
+
+    It is under any optimizer but plain SGD, unless the schedule has a largest rate of its own.
+    """
     while isinstance(schedule, Wrapper):
         schedule = schedule.schedule
-    return getattr(schedule, "max_rate", None) is not None
+    if getattr(schedule, "relative", False):
+        return True
+    return not plain and getattr(schedule, "max_rate", None) is None
 
 
 def capped(schedule: Schedule) -> Schedule:
-    """Give the innermost schedule the largest factor 1, where it has no largest rate."""
+    """Give the innermost schedule the largest factor 1, where it has no largest rate.
+
+    `MeasuredRate` measures how much of it can be used: the optimizer's own rate may be too high.
+    """
     record: Any = schedule
     if isinstance(schedule, Wrapper):
         record = replace(record, schedule=capped(schedule.schedule))
     elif getattr(record, "max_rate", 0.0) is None:
-        record = replace(record, max_rate=1.0)
+        known = {"relative": True} if hasattr(record, "relative") else {"max_rate": 1.0}
+        record = replace(record, **known)
     found: Schedule = record
     return found
 

@@ -131,8 +131,8 @@ class Bank(NamedTuple):
     ) -> tuple[Bank, Array]:
         r"""Correct by the gradient's square, and return how likely it was without a jump.
 
-        Its ratio to the mean is taken for an F variate with 8 lower degrees of freedom, of density
-        u^a (1 + u)^{-(a+4)}/B(a, 4), u = a·ratio/4, in its logarithm.
+        Its ratio to the mean is taken for an F variate with 12 lower degrees of freedom, of density
+        u^a (1 + u)^{-(a+6)}/B(a, 6), u = a·ratio/6, in its logarithm.
 
         Args:
             square: ‖g‖².
@@ -144,9 +144,10 @@ class Bank(NamedTuple):
         expected = self.level + noise
         relative = self.level_error * (slope / expected) ** 2
         a = 0.5 / (1.0 / freedom + 0.5 * relative)
-        u = 0.25 * a * (square / expected) + _TINY
-        density = a * vx.log(u) - (a + 4.0) * vx.log1p(u)
-        density = density + vx.log(a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (_NEWS / 6.0))
+        u = a * (square / expected) / 6.0 + _TINY
+        density = a * vx.log(u) - (a + 6.0) * vx.log1p(u)
+        beta = a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (a + 4.0) * (a + 5.0) / 120.0
+        density = density + vx.log(_NEWS * beta)
         weight = self.weight * vx.exp(vx.where(density > -60.0, density, -60.0))
         # A batch's residuals move all its products together: thrice the variance it should have.
         total = slope * slope * self.level_error + 6.0 * expected * expected / freedom

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from math import expm1, hypot, sin, sqrt
+from math import exp, expm1, hypot, sin, sqrt
 from typing import Any
 
-__all__ = ["expm1", "hypot", "logical_not", "maximum", "minimum", "sin", "sqrt", "where"]
+__all__ = ["exp", "expm1", "hypot", "logical_not", "maximum", "minimum", "sin", "sqrt", "where"]
 
 
 def minimum(a: float, b: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from driftrate.errors import ConfigError
 from driftrate.schedules import _checks, _scalars
@@ -17,11 +17,13 @@ _OUTLIER = 1e6  # times the expected square: such a batch is not believed the fi
 _CREDIT = 60.0  # batches that the true dimension is worth, where it is told
 _MANY = 512.0  # coordinates, beyond which the true dimension counts for less
 _UNKNOWN = 128.0  # the dimension before anything was seen, where it is not
+_MOST = 4.0  # times the dimension that would make all noise a multiple of the signal: no more
 _KEEP = 0.995  # the share of the past that the effective dimension keeps a step
 _SHARE = 0.2  # of a batch's freedom: what its square weighs against the expected one
 _FLOOR, _UNIT = 0.03, 0.06  # how fast the additive noise and the unit of drift are forgotten
 _CURVED, _PRIOR = 4.0, 1.0 / 16.0  # L before it was measured, and that guess' inverse variance
 _FLAT = 0.25  # the least L: a gradient sequence whose noise persists would hide it
+_GAIN, _FARTHEST = 0.05, 1.5  # how fast the gain follows the trail, and how far
 _CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
 
 
@@ -54,9 +56,14 @@ class MeasuredRate(Schedule):
     Args:
         max_rate: 1/L, the rate at which a gradient without noise would lead straight to the
             optimum; or None to measure L, by how far the product with the trail falls on the way
-            of one step. The measurement starts from L = 4.
+            of one step. The measurement starts from L = 4. With parts the rate is also multiplied
+            by a gain, at most 4.5 or its inverse, that rises while gradients agree with their trail
+            and falls while they turn back: one step's curvature is not all where it differs by
+            direction.
         mode: `"parts"`, or `"sequence"` for whole gradients alone.
         lagged: Whether the rate depends on the past alone; its first rate is then 0.
+        relative: Whether the rate is a factor on another one, such as Adam's: L is then measured in
+            its units and is never below 1, so that the factor is at most 1.
 
     Example:
         >>> import driftrate as dr
@@ -77,13 +84,22 @@ class MeasuredRate(Schedule):
     max_rate: float | None = None
     mode: Literal["parts", "sequence"] = "parts"
     lagged: bool = False
+    relative: bool = False
+
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.max_rate is not None:
             _checks.number(self, "max_rate", low=0.0, high=_LARGEST, open_low=True)
         _checks.choice(self, "mode", ("parts", "sequence"))
-        if not isinstance(self.lagged, bool):
-            raise ConfigError(f"MeasuredRate.lagged must be True or False, got {self.lagged!r}")
+        for name in ("lagged", "relative"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"MeasuredRate.{name} must be True or False, got {value!r}")
+        if self.relative and self.max_rate is not None:
+            raise ConfigError(
+                "MeasuredRate: relative=True measures how far the base rate may be used;"
+                f" leave out max_rate, got {self.max_rate!r}"
+            )
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -122,14 +138,15 @@ class MeasuredRate(Schedule):
             "way": 0.0,  # η⟨g, h⟩ of the last step, h the trail after it
             "turned": 0.0,
             "walked": 0.0,
+            "gain": 0.0,  # the logarithm of what 1/L is multiplied by
             "count": 0,
         }
 
     def _step(self, xp: Any, state: State, signal: Signal) -> tuple[Array, State]:
         batch = _Batch.read(xp, self.mode, state, signal)
-        scale = _Scale.read(xp, state, batch, signal.dim)
         bank = Bank.unpack(xp, state)
         vx = bank.xp
+        scale = _Scale.read(xp, state, batch, _plain(xp, bank.mean(bank.level)), signal.dim)
         jump, error, shows = scale.jump(xp, batch.square)
         bank = bank.begin(jump, batch.first)
         foretold = _Foretold.of(bank, scale)
@@ -156,14 +173,16 @@ class MeasuredRate(Schedule):
         level = _plain(xp, bank.mean(bank.level))
         share = _share(xp, bank, scale)
         used = state["ahead"] if self.lagged else share
-        turned, walked = self._turn(xp, state, batch, scale, foretold)
-        top = self.max_rate
-        if top is None:
-            # A first step that goes too far costs more than one that is short.
+        turned, walked, gain = self._turn(xp, state, batch, scale, foretold)
+        if self.max_rate is not None:
+            believed = rate = used * self.max_rate
+        else:
+            known = state if self.lagged else {"turned": turned, "walked": walked, "gain": gain}
             flat = _FLAT if batch.cross is not None else _CURVED
-            top = _top(xp, turned, walked, flat)
-            top = xp.where(batch.first, 0.25 * top, top)
-        rate = used * top
+            top = _top(xp, known["turned"], known["walked"], 1.0 if self.relative else flat)
+            # A first step that goes too far costs more than one that is short.
+            believed = used * xp.where(batch.first, 0.25 * top, top)
+            rate = believed * xp.exp(known["gain"])
         if self.mode == "sequence":
             # Not the share of noise in it, which would confirm whatever was believed.
             batch = batch._replace(spread=batch.square - level)
@@ -185,9 +204,11 @@ class MeasuredRate(Schedule):
                 "rest": (state["rest"] + 1.0) * calm,
                 "doubted": 0.0 * used,
                 "foreseen": TRAIL * trail + (level if batch.cross is None else batch.cross),
-                "way": rate * (TRAIL * trail + batch.square),
+                # Without the gain, which stands for what a single step's curvature does not show.
+                "way": believed * (TRAIL * trail + batch.square),
                 "turned": turned,
                 "walked": walked,
+                "gain": gain,
                 "count": counted(state["count"], xp),
             }
         )
@@ -234,11 +255,11 @@ class MeasuredRate(Schedule):
 
     def _turn(
         self, xp: Any, state: State, batch: _Batch, scale: _Scale, foretold: _Foretold
-    ) -> tuple[Array, Array]:
-        """Return the sums of least squares for foreseen - trail = L·way."""
-        turned, walked = state["turned"], state["walked"]
+    ) -> tuple[Array, Array, Array]:
+        """Return the sums of least squares for foreseen - trail = L·way, and the gain."""
+        turned, walked, gain = state["turned"], state["walked"], state["gain"]
         if self.max_rate is not None or batch.trail is None:
-            return turned, walked
+            return turned, walked, gain
         noise, level = _plain(xp, foretold.noise), _plain(xp, foretold.level)
         # In units of the noise: of this product, of the one before and of the two parts'.
         unit = noise * scale.length + 4.0 * noise * (noise + level) + _SMALLEST**2
@@ -247,7 +268,11 @@ class MeasuredRate(Schedule):
         turn = state["foreseen"] - batch.trail
         turned = _KEEP * turned + weight * way * turn
         walked = _KEEP * walked + weight * way * way
-        return _inside(xp, turned), _inside(xp, walked)
+        if batch.cross is not None and not self.relative:
+            cosine = batch.trail / ((batch.square * scale.length) ** 0.5 + _SMALLEST)
+            gain = _less(xp, gain + _GAIN * _less(xp, cosine, 1.0), _FARTHEST)
+            gain = xp.where(gain > -_FARTHEST, gain, -_FARTHEST)
+        return _inside(xp, turned), _inside(xp, walked), gain
 
     def _predict(
         self, xp: Any, state: State, bank: Bank, scale: _Scale, batch: _Batch, share: Array
@@ -346,7 +371,7 @@ class _Scale(NamedTuple):
     squares: Array
 
     @classmethod
-    def read(cls, xp: Any, state: State, batch: _Batch, told: Array) -> _Scale:
+    def read(cls, xp: Any, state: State, batch: _Batch, level: Array, told: Array) -> _Scale:
         seen, squares = state["seen"], state["squares"]
         if told is not None:
             # Of very many coordinates few move by themselves: the more, the less it is believed.
@@ -356,6 +381,9 @@ class _Scale(NamedTuple):
             seen = xp.where(batch.first, credit + 0.0 * seen, seen)
             squares = xp.where(batch.first, credit / most, squares)
         dim = seen / squares
+        # N = κv + s says how large κ can be; where features depend on each other it is small.
+        most = _MOST * state["batch_size"] * state["unit"] / (level + _SMALLEST)
+        dim = xp.where(batch.first | (dim < most), dim, most)
         dim = xp.where(dim > 1.0, dim, 1.0)
         size = batch.size
         freedom = 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
