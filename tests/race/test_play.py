@@ -7,16 +7,17 @@ import time
 import numpy as np
 import pytest
 
-from driftrate.race import CURVE_POINTS, RESULT_VERSION, Cell, cell, contestants, play, resolve
+from driftrate.race import CURVE_POINTS, Cell, contestants, play, resolve
 from driftrate.race.contestants import Contestant
+from driftrate.race.digest import digest
 from driftrate.race.models import losses
 
 SPEC = "synthetic:walk,dim=3,steps=300,noise=0.5"
 module = importlib.import_module("driftrate.race.play")
 
 
-def make(method="HedgedRate", spec=SPEC, model="linear", seed=0, fingerprint=None):
-    return Cell(spec, None, None, model, 8, method, "default", seed, fingerprint or spec)
+def make(method="HedgedRate", spec=SPEC, model="linear", seed=0, fingerprint=None, code=""):
+    return Cell(spec, None, None, model, 8, method, "default", seed, fingerprint or spec, code)
 
 
 class Toy:
@@ -103,6 +104,43 @@ def test_a_contestant_that_diverges(enter, value):
     json.dumps(result, allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("spec", "model"), [(SPEC, "linear"), (SPEC + ",loss=logistic", "logistic")]
+)
+def test_a_finite_loss_may_be_absurd(enter, spec, model):
+    """A thousand times the loss of predicting nothing is the mark, on either side of it."""
+    task = "regression" if model == "linear" else "binary"
+    labels = np.concatenate([b.y for b in resolve(spec, None, None, model, 8).batches(0)])
+    nothing = losses(task, np.zeros_like(labels), labels).mean()
+    # The score at which a constant costs a thousand times as much.
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        above = losses(task, np.full_like(labels, middle), labels).mean() > 1000 * nothing
+        low, high = (low, middle) if above else (middle, high)
+    enter(value=0.99 * low)
+    assert play(make("toy", spec, model))["status"] == "ok"
+    for value in (1.01 * low, 1e30):
+        enter(value=value)
+        result = play(make("toy", spec, model))
+        assert (result["status"], result["loss"], result["error"]) == ("diverged", None, None)
+        assert "over 1,000 times the" in result["message"]
+        assert result["steps"] == 300
+
+
+def test_one_bad_step_is_not_divergence(enter):
+    enter(at_ten=lambda scores: scores + 100.0)
+    result = play(make("toy"))
+    assert result["status"] == "ok"
+    assert result["loss"] > 10.0
+
+
+def test_a_target_that_is_nothing_tells_no_divergence(enter, monkeypatch):
+    enter()
+    monkeypatch.setattr(module, "losses", lambda task, scores, y: scores**2)
+    assert play(make("toy"))["status"] == "ok"
+
+
 def test_a_contestant_that_is_late(enter):
     def wait(scores):
         time.sleep(0.3)
@@ -124,6 +162,7 @@ def test_a_contestant_that_is_late(enter):
         ({"spec": "synthetic:zigzag"}, "kind must be one of"),
         ({"model": "softmax"}, "does not fit a target of numbers"),
         ({"fingerprint": "other"}, "has changed"),
+        ({"code": "other"}, "HedgedRate or a package that it needs is not the one"),
     ],
 )
 def test_a_cell_that_cannot_be_played(options, says):
@@ -143,17 +182,19 @@ def test_warnings_and_threads_are_left_as_they_were():
     assert torch.get_num_threads() == before
 
 
-def test_a_key_changes_with_everything_that_determines_a_result(monkeypatch):
+def test_a_cell_of_this_code_is_played():
+    assert play(make(code=digest(contestants()["HedgedRate"])))["status"] == "ok"
+
+
+def test_a_key_changes_with_everything_that_determines_a_result():
     base = make()
     others = [
         make(method="sgd"), make(spec=SPEC + ",size=0.1"), make(model="mlp"), make(seed=1),
-        make(fingerprint="x"),
+        make(fingerprint="x"), make(code="x"),
     ]  # fmt: skip
     keys = {base.key(), *(other.key() for other in others)}
     assert len(keys) == len(others) + 1
     assert make().key() == base.key()
-    monkeypatch.setattr(cell, "RESULT_VERSION", RESULT_VERSION + 1)
-    assert make().key() not in keys
 
 
 def test_tracking_beats_standing_still():

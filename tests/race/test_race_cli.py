@@ -108,6 +108,25 @@ class TestOutput:
         assert "CONSOLE" not in done.stderr
 
 
+def test_dask_gives_the_same_table(made, tmp_path):
+    race(Race(STREAMS, methods=METHODS, seeds=SEEDS, engine="dask"), tmp_path, show=False)
+    assert without_times(tmp_path) == without_times(made[0])
+
+
+def test_a_finite_explosion_is_a_marked_row(tmp_path):
+    pytest.importorskip("torch", reason="its SGD explodes at the high end of the grid")
+    settings = Race(["synthetic:standstill,dim=8,steps=15"], methods=["sgd", "ader"])
+    race(settings, tmp_path, show=False)
+    rows = without_times(tmp_path)
+    exploded = [row for row in rows if row["status"] == "diverged"]
+    assert '{"lr":3.16}' in [row["setting"] for row in exploded]
+    for row in exploded:
+        assert row["method"] == "sgd"
+        assert row["loss"] is row["error"] is row["regret"] is None
+        assert "over 1,000 times the" in row["message"]
+    assert {row["status"] for row in rows if row["rank"] is not None} == {"ok"}
+
+
 def test_a_killed_command_goes_on(made, tmp_path):
     """DRIFTRATE_KILLS=20 for a thorough look."""
     arguments = [*STREAMS, "--methods", ",".join(METHODS), "--seeds", SEEDS, "--out", tmp_path]

@@ -1,13 +1,12 @@
 """The race: one stream, every method one would otherwise pick, the same batches for all."""
 
-from driftrate.race.cell import CURVE_POINTS, RESULT_VERSION, Cell, Result, Status, canonical
+from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status, canonical
 from driftrate.race.contestants import Contestant, contestants
 from driftrate.race.play import play
 from driftrate.race.sources import Source, resolve
 
 __all__ = [
     "CURVE_POINTS",
-    "RESULT_VERSION",
     "Cell",
     "Contestant",
     "Result",

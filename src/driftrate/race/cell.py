@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal, TypedDict
 
-# Raise it when a change of the code changes results, so that stored ones are computed anew.
-RESULT_VERSION = 1
 # The most points that a curve of a result has.
 CURVE_POINTS = 200
 
@@ -30,6 +28,8 @@ class Cell:
         setting: `"default"`, or one point of the method's grid as canonical JSON.
         seed: The seed of whatever is drawn.
         fingerprint: A hash of the source's content: an edited file makes new cells.
+        code: A hash of the code that plays it, of `digest`: an edited rule makes new cells. Empty
+            for a cell that is not to be kept.
 
     Example:
         >>> cell = Cell("elec2.parquet", "y", None, "logistic", 16, "adam", "default", 0, "ab12")
@@ -46,11 +46,11 @@ class Cell:
     setting: str
     seed: int
     fingerprint: str
+    code: str = ""
 
     def key(self) -> str:
-        """Return the SHA-256 of the cell and of the version of results."""
-        content = canonical({"version": RESULT_VERSION, **asdict(self)})
-        return hashlib.sha256(content.encode()).hexdigest()
+        """Return the SHA-256 of the cell."""
+        return hashlib.sha256(canonical(asdict(self)).encode()).hexdigest()
 
 
 class Result(TypedDict):

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from driftrate.errors import ConfigError
 from driftrate.race.cell import Cell
 from driftrate.race.contestants import Contestant
+from driftrate.race.digest import digest
 from driftrate.race.sources import Source, resolve
 
 _NOT_FILES = ("river", "openml", "synthetic", "cytometry")
@@ -92,6 +93,7 @@ def make_plan(
                 setting,
                 seed,
                 source.fingerprint,
+                digest(contestant),
             ),
         )
         for spec, source in sources.items()

@@ -14,8 +14,12 @@ import numpy as np
 from driftrate.errors import ConfigError, DataError
 from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status
 from driftrate.race.contestants import Player, Setup, contestants
+from driftrate.race.digest import digest
 from driftrate.race.models import Floats, Task, errors, losses
 from driftrate.race.sources import Batch, Source, resolve
+
+# A mean loss of so many times that of predicting nothing is no result.
+ABSURD = 1000.0
 
 
 class _Tally:
@@ -31,7 +35,7 @@ class _Tally:
         points = np.linspace(1, steps, min(steps, CURVE_POINTS)).round()
         self._points = {int(point) for point in points}
         self.steps, self.seconds = 0, 0.0
-        self._loss = self._error = self._regret = 0.0
+        self._loss = self._error = self._regret = self._nothing = 0.0
         self._oracle = False
         self._curves: dict[str, list[float]] = {
             key: [] for key in ("loss", "error", "regret", "rate")
@@ -46,6 +50,7 @@ class _Tally:
         self.steps += 1
         self._loss += loss
         self._error += float(errors(self._task, scores, batch.y).mean())
+        self._nothing += float(losses(self._task, np.zeros_like(scores), batch.y).mean())
         if batch.oracle is not None and batch.expected is not None:
             # The loss is linear in y but for what p does not change, so E[y|x] may stand for y.
             excess = losses(self._task, scores, batch.expected)
@@ -71,8 +76,19 @@ class _Tally:
             "regret": self._regret if self._oracle else None,
         }
 
+    def end(self) -> Result:
+        """Return the result of a cell played to its end: `diverged` where its loss is absurd."""
+        if not 0.0 < ABSURD * self._nothing < self._loss:
+            return self.result("ok", "")
+        mean, nothing = self._loss / self.steps, self._nothing / self.steps
+        return self.result(
+            "diverged",
+            f"a mean loss of {mean:.3g}, over {ABSURD:,.0f} times the {nothing:.3g} of "
+            "predicting nothing",
+        )
+
     def result(self, status: Status, message: str) -> Result:
-        """Return the result; only a cell played to its end has a loss."""
+        """Return the result; only a cell that is ok has a loss."""
         nothing: dict[str, float | None] = {"loss": None, "error": None, "regret": None}
         means = self.means() if status == "ok" and self.steps else nothing
         return Result(
@@ -107,8 +123,9 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
 
     Returns:
         The result; the error of a regression is the root of the mean squared one. `failed` says in
-        one line what was raised, `diverged` at which step the loss was not finite any more,
-        `timeout` how far it came; none of these has a loss, an error or a regret.
+        one line what was raised, `diverged` at which step the loss was not finite any more or that
+        the mean loss is over a thousand times that of predicting nothing (a score of 0 for every
+        row), `timeout` how far it came; none of these has a loss, an error or a regret.
 
     Example:
         >>> spec = "synthetic:standstill,dim=2,steps=50"
@@ -136,7 +153,7 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
                     return tally.result("diverged", f"the loss of {step} is not finite")
         except Exception as error:  # a contestant may raise anything; the race goes on
             return tally.result("failed", _line(error))
-    return tally.result("ok", "")
+    return tally.end()
 
 
 def _prepare(cell: Cell) -> tuple[Source, Player]:
@@ -146,8 +163,15 @@ def _prepare(cell: Cell) -> tuple[Source, Player]:
     source = resolve(cell.stream, cell.target, cell.time, cell.model, cell.batch)
     if source.fingerprint != cell.fingerprint:
         raise DataError(f"{source.name} has changed since the race began: start the race again")
+    contestant = entrants[cell.method]
     setup = Setup(source.make_model(), source.batch, source.steps, cell.seed)
-    return source, entrants[cell.method].make(cell.setting, setup)
+    player = contestant.make(cell.setting, setup)
+    if cell.code not in ("", digest(contestant)):
+        raise DataError(
+            f"{cell.method} or a package that it needs is not the one that the race began with: "
+            "start the race again, with the same versions on all workers"
+        )
+    return source, player
 
 
 def _quietly(stack: ExitStack) -> None:

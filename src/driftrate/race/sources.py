@@ -87,19 +87,17 @@ class Source:
             _cache.move_to_end(key)
             yield from _cache[key][0]
             return
-        kept: list[Batch] | None = []
-        size = 0
+        size = 8 * self.rows * (self.n_features + 3)  # x, y, oracle and expected
+        if size > _CACHE_BYTES:
+            yield from self.draw(seed)
+            return
+        kept = []
         for batch in self.draw(seed):
-            if kept is not None:
-                kept.append(batch)
-                size += sum(array.nbytes for array in batch if array is not None)
-                if size > _CACHE_BYTES:
-                    kept = None
+            kept.append(batch)
             yield batch
-        if kept is not None:
-            _cache[key] = (kept, size)
-            while sum(entry[1] for entry in _cache.values()) > _CACHE_BYTES:
-                _cache.popitem(last=False)
+        _cache[key] = (kept, size)
+        while sum(entry[1] for entry in _cache.values()) > _CACHE_BYTES:
+            _cache.popitem(last=False)
 
 
 def resolve(
