@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
@@ -16,8 +17,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import driftrate as dr  # noqa: E402
+import driftrate.torch  # noqa: E402
 from driftrate.paper import figure6, figure6_cells  # noqa: E402
-from driftrate.paper.adam import Setting, Trial, train  # noqa: E402
+from driftrate.paper.adam import Adam, Setting, Trial, train  # noqa: E402
 from driftrate.paper.base import Context, table  # noqa: E402
 from driftrate.paper.descent import descend, measure_constants  # noqa: E402
 from driftrate.paper.figure6_claims import RULES  # noqa: E402
@@ -26,8 +28,10 @@ from driftrate.paper.figure6_protocols import (  # noqa: E402
     RATES,
     RESETS,
     adam_name,
+    measured_name,
     paper_rule,
 )
+from driftrate.paper.halves import backward_halves  # noqa: E402
 from driftrate.paper.networks import Networks  # noqa: E402
 from driftrate.streams.cytometry import (  # noqa: E402
     CLASSES,
@@ -107,6 +111,59 @@ def test_training_is_that_of_one_network_with_torchs_adam(resets):
             adam.step()
             ours = curves.entropy[1, slot, step] + curves.penalty[1, slot, step]
             assert ours == pytest.approx(loss.item(), rel=0.01)
+
+
+@pytest.mark.parametrize("mode", ["parts", "sequence"])
+def test_a_factor_is_that_of_attach_on_one_network(mode, monkeypatch):
+    # Keras and torch place ε differently: it must be too small to matter; and the penalty keeps
+    # every gradient well above rounding.
+    monkeypatch.setattr(Adam, "epsilon", 1e-10)
+    phases = tuple(Phase(phase.shares, 15) for phase in SHORT)
+    trial, seeds, base = Trial(CellStream(CELLS, phases=phases), penalty=0.01), [1, 2], 1e-3
+    curves = train(trial, [Setting(0.1), Setting(base)], seeds, dr.MeasuredRate(mode=mode))
+    for slot in range(len(seeds)):
+        twin = Twin(Networks(seeds, trial.penalty, trial.activated), slot)
+        adam = torch.optim.Adam(twin.parameters(), lr=base, eps=1e-10)
+        rate = driftrate.torch.attach(adam, dr.MeasuredRate(), mode=mode)
+        for step, part in enumerate(trial.stream.batches(seeds)):
+            x, label = (torch.from_numpy(values[slot].copy()) for values in part)
+            adam.zero_grad()
+            if mode == "parts":
+                loss = rate.backward(twin, x, label)
+            else:
+                loss = twin(x, label)
+                loss.backward()
+            adam.step()
+            ours = curves.entropy[1, slot, step] + curves.penalty[1, slot, step]
+            assert ours == pytest.approx(loss.item(), rel=5e-4)
+            expected = adam.param_groups[0]["lr"]
+            assert curves.rate[1, slot, step] == pytest.approx(expected, rel=2e-3)
+
+
+def test_two_halves_make_a_batch():
+    networks, (x, label) = Networks([3, 4], 1e-4, False), batch([3, 4])
+    whole = networks.backward(x, label)
+    gradient = networks.rows(networks.gradient)
+    losses, gap = backward_halves(networks, x, label)
+    np.testing.assert_allclose(losses.entropy, whole.entropy, rtol=1e-5)
+    np.testing.assert_array_equal(losses.penalty, whole.penalty)
+    np.testing.assert_allclose(
+        networks.rows(networks.gradient), gradient, rtol=1e-3, atol=1e-5 * gradient.abs().max()
+    )
+    networks.backward(x[:, :32], label[:, :32])
+    np.testing.assert_allclose(
+        networks.rows(networks.gradient - gap),
+        gradient,
+        rtol=1e-3,
+        atol=1e-5 * gradient.abs().max(),
+    )
+
+
+def test_a_diverged_network_keeps_its_last_factor():
+    curves = train(short(), [Setting(1e30), Setting(0.01)], [0], dr.MeasuredRate())
+    assert not np.isfinite(curves.entropy[0]).all()
+    assert np.isfinite(curves.rate).all()
+    assert np.isfinite(curves.entropy[1]).all()
 
 
 def test_a_run_does_not_depend_on_its_company():
@@ -321,6 +378,7 @@ def test_pieces_are_named_keyed_and_portable(tmp_path, monkeypatch):
     assert all(CELLS.fingerprint in piece.key for piece in found)
     names = {piece.name for piece in found}
     assert {"source", "embedding", "accuracy", "descent-the-papers-rule"} <= names
+    assert {measured_name(rate) for rate in RATES} <= names
     more = {piece.name: piece.key for piece in figure6.pieces(Context(seeds=5))}
     assert more[adam_name("text", 0.1)] != {p.name: p.key for p in found}[adam_name("text", 0.1)]
     pickle.loads(pickle.dumps(found))
@@ -328,10 +386,11 @@ def test_pieces_are_named_keyed_and_portable(tmp_path, monkeypatch):
 
 def test_pieces_compute_tables(monkeypatch):
     monkeypatch.setattr(figure6, "load_cells", lambda path: CELLS)
+    monkeypatch.setattr(figure6, "CellStream", partial(CellStream, phases=SHORT))
     listed = {piece.name: piece for piece in figure6.pieces(Context(seeds=2))}
-    for name in ("source", adam_name("text", 0.01), "descent-the-papers-rule"):
-        rows = listed[name].compute()
-        assert rows.num_rows == {"source": 4, adam_name("text", 0.01): 2400}.get(name, 1200)
+    rows = {"source": 4, adam_name("text", 0.01): 32, measured_name(0.01): 16}
+    for name, count in (rows | {"descent-the-papers-rule": 16}).items():
+        assert listed[name].compute().num_rows == count
 
 
 def test_the_picture_names_its_cells():
@@ -350,12 +409,20 @@ def test_the_picture_names_its_cells():
             rate=0.01 + 0.0 * steps,
         ),
     }
+    tables |= {
+        measured_name(rate): table(
+            seed=np.arange(2)[:, None], step=steps, entropy=0.3, rate=rate / steps
+        )
+        for rate in RATES
+    }
     picture = figure6.draw(tables)
     buffer = BytesIO()
     picture.savefig(buffer, format="svg")
     drawn = " ".join(text.get_text() for axes in picture.axes for text in axes.texts)
     drawn += " ".join(axes.get_xlabel() + axes.get_title("left") for axes in picture.axes)
     assert "12 made-up cells" in drawn
+    lines = [label for axes in picture.axes for label in axes.get_legend_handles_labels()[1]]
+    assert {"none, times the measured factor", "Adam 0.01 times the measured factor"} <= {*lines}
     assert "because" in drawn
     for name in ("as written", "as run", "as it should be"):
         assert name in drawn

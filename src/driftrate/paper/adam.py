@@ -11,7 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from driftrate.paper.factor import Factor
 from driftrate.paper.networks import Networks, one_thread
+from driftrate.schedules import Schedule
 from driftrate.streams.cytometry import CellStream
 
 # Networks trained together: enough to hide the cost of a call, few enough to stay in the cache.
@@ -26,10 +28,11 @@ class Setting(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Losses of each step before its update, (settings, seeds, steps)."""
+    """Losses of each step before its update, and its rate, (settings, seeds, steps)."""
 
     entropy: npt.NDArray[np.float32]
     penalty: npt.NDArray[np.float32]
+    rate: npt.NDArray[np.float32]
 
 
 class Adam:
@@ -44,6 +47,9 @@ class Adam:
     Args:
         networks: The networks.
         rates: η of each.
+
+    Attributes:
+        mean: m.
 
     Example:
         >>> import torch
@@ -62,10 +68,11 @@ class Adam:
 
     def __init__(self, networks: Networks, rates: Tensor) -> None:
         self._networks, self._rates = networks, rates.double()
-        self._mean, self._square, self._step = (networks.zeros() for _ in range(3))
+        self.mean, self._square, self._root, self._step = (networks.zeros() for _ in range(4))
+        self._root.fill_(self.epsilon)
         self._count = torch.zeros(networks.count, dtype=torch.float64)
         self._weights, self._steps = networks.views(networks.weights), networks.views(self._step)
-        self._moments = networks.views(self._mean) + networks.views(self._square)
+        self._moments = networks.views(self.mean) + networks.views(self._square)
 
     def reset(self, chosen: Tensor) -> None:
         """Forget the moments of the networks chosen by a mask."""
@@ -73,18 +80,32 @@ class Adam:
             moment[chosen] = 0.0
         self._count[chosen] = 0.0
 
-    def step(self) -> None:
-        """Move all networks against `networks.gradient`."""
+    def product(self, one: Tensor, other: Tensor) -> Tensor:
+        """Return Σ a_i b_i / (√v̂_i + ε) of each network: the product in the metric of its steps."""
+        terms = self._networks.views(torch.div(one, self._root).mul_(other))
+        sums = torch.stack([term.sum(dim=(1, 2)) for term in terms]).double().sum(dim=0)
+        return self._unbias() * sums
+
+    def step(self, factor: Tensor | float = 1.0) -> None:
+        """Move all networks against `networks.gradient`.
+
+        Args:
+            factor: What the rates are multiplied by in this step, one number or one a network.
+        """
         gradient = self._networks.gradient
-        self._mean.lerp_(gradient, 1 - self.beta1)
+        self.mean.lerp_(gradient, 1 - self.beta1)
         self._square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        torch.sqrt(self._square, out=self._step)
-        torch.div(self._mean, self._step.add_(self.epsilon), out=self._step)
+        torch.sqrt(self._square, out=self._root).add_(self.epsilon)
+        torch.div(self.mean, self._root, out=self._step)
         self._count += 1
-        bias = (1 - self.beta2**self._count).sqrt() / (1 - self.beta1**self._count)
-        scale = (-self._rates * bias).float()[:, None, None]
+        bias = self._unbias() / (1 - self.beta1**self._count)
+        scale = (-self._rates * factor * bias).float()[:, None, None]
         for weights, step in zip(self._weights, self._steps, strict=True):
             weights.addcmul_(scale, step)
+
+    def _unbias(self) -> Tensor:
+        """Return √(1 - β₂ᵗ), which takes back that v started from 0."""
+        return (1 - self.beta2**self._count).sqrt()
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,16 +123,22 @@ class Trial:
     activated: bool = False
 
 
-def train(trial: Trial, settings: Sequence[Setting], seeds: Sequence[int]) -> Curves:
+def train(
+    trial: Trial,
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    schedule: Schedule | None = None,
+) -> Curves:
     """Train one network a setting and seed; the settings of a seed see the same cells and start.
 
     Args:
         trial: The network and the stream.
         settings: Rates and resets.
         seeds: The seeds.
+        schedule: Measures a factor on the rate of every step, or None for the rate as it is.
 
     Returns:
-        The losses on every batch, before it was trained on.
+        The losses on every batch, before it was trained on, and the rates.
 
     Example:
         >>> from driftrate.streams.cytometry import CellStream, Phase, simulate_cells
@@ -123,27 +150,34 @@ def train(trial: Trial, settings: Sequence[Setting], seeds: Sequence[int]) -> Cu
     block = max(1, _TOGETHER // len(settings))
     with one_thread():
         parts = [
-            _train_block(trial, settings, seeds[start : start + block])
+            _train_block(trial, settings, seeds[start : start + block], schedule)
             for start in range(0, len(seeds), block)
         ]
-    entropy, penalty = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-    return Curves(entropy, penalty)
+    return Curves(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True)))
 
 
-def _train_block(trial: Trial, settings: Sequence[Setting], seeds: Sequence[int]) -> Curves:
-    shape = (len(settings), len(seeds))
+def _train_block(
+    trial: Trial, settings: Sequence[Setting], seeds: Sequence[int], schedule: Schedule | None
+) -> Curves:
     networks = Networks(list(seeds) * len(settings), trial.penalty, trial.activated)
     rates = torch.tensor([setting.rate for setting in settings])
-    adam = Adam(networks, rates.repeat_interleave(len(seeds)))
-    entropy = torch.empty(trial.stream.steps, networks.count)
-    penalty = torch.empty_like(entropy)
+    rates = rates.repeat_interleave(len(seeds))
+    adam = Adam(networks, rates)
+    factor = None if schedule is None else Factor(schedule, networks, adam)
+    columns = [torch.empty(trial.stream.steps, networks.count) for _ in Curves._fields]
+    entropy, penalty, rate = columns
     for step, (x, label) in enumerate(trial.stream.batches(seeds)):
         chosen = torch.tensor([step in setting.resets for setting in settings])
         if chosen.any():
             adam.reset(chosen.repeat_interleave(len(seeds)))
-        entropy[step], penalty[step] = networks.backward(
+        batch = (
             torch.from_numpy(x).repeat(len(settings), 1, 1),
             torch.from_numpy(label).repeat(len(settings), 1),
         )
-        adam.step()
-    return Curves(entropy.T.reshape(*shape, -1).numpy(), penalty.T.reshape(*shape, -1).numpy())
+        learner = networks if factor is None else factor
+        entropy[step], penalty[step] = learner.backward(*batch)
+        share = 1.0 if factor is None else factor.value
+        adam.step(share)
+        rate[step] = rates * share
+    shape = (len(settings), len(seeds), trial.stream.steps)
+    return Curves(*(column.T.reshape(shape).numpy() for column in columns))

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from driftrate.estimate import from_parts, variance_from_samples
+from driftrate.estimate import variance_from_samples
 from driftrate.paper.adam import Trial
 from driftrate.paper.figure6_protocols import Constants, Method
+from driftrate.paper.halves import backward_halves
 from driftrate.paper.networks import Networks, one_thread
 from driftrate.schedules import Schedule, Signal
 
@@ -144,15 +145,8 @@ def _gradient(
     """Leave the batch's gradient in the networks; return its losses and what its halves say."""
     if not halves:
         return *networks.backward(x, label), {}
-    losses, slopes, vectors = [], [], []
-    for half in zip(x.chunk(2, dim=1), label.chunk(2, dim=1), strict=True):
-        losses.append(networks.backward(*half))
-        vectors.append(networks.gradient.clone())
-        slopes.append(networks.rows(networks.gradient))
-    torch.add(*vectors, out=networks.gradient)
-    networks.gradient /= 2
-    signal = from_parts(torch.stack(slopes))
-    entropy = (losses[0].entropy + losses[1].entropy) / 2
-    parts = torch.full_like(entropy, 2.0)
-    found = {"cross": signal.cross, "spread": signal.spread, "grad_sq": signal.grad_sq}
-    return entropy, losses[0].penalty, {**found, "parts": parts}
+    losses, gap = backward_halves(networks, x, label)
+    square, spread = (networks.rows(part).square().sum(dim=1) for part in (networks.gradient, gap))
+    parts = torch.full_like(square, 2.0)
+    found = {"grad_sq": square, "parts": parts, "cross": square - spread, "spread": spread}
+    return *losses, found

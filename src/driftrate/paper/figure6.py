@@ -24,7 +24,9 @@ from driftrate.paper.figure6_protocols import (
     Protocol,
     adam_name,
     losses,
+    measured_name,
 )
+from driftrate.schedules import MeasuredRate
 from driftrate.streams.cytometry import CLASSES, Cells, CellStream, load_cells
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     from driftrate.paper.adam import Trial
 
+Runs = npt.NDArray[np.float64]
+
 TITLE = "Sorting cells while their mixture shifts"
 CAPTION = (
     "The ten genes in the plane, by cell type: alpha, beta and delta overlap. Then the cumulative"
@@ -42,8 +46,9 @@ CAPTION = (
     " logits, no penalty, classes in the order of the text. As run: the authors' program, which"
     " counts its penalty as loss and resets 100 steps after the last two shifts. As it should be:"
     " resets at the shifts, cross entropy alone; beside Adam, plain SGD with the paper's non-convex"
-    " schedule, its constants measured on the first batch, its rate in the last panel. The fifth"
-    " panel: where all runs of the authors' network end, over the rate."
+    " schedule, its constants measured on the first batch, and Adam whose rate of 0.01 a measured"
+    " factor multiplies, as MeasuredRate gives it where it is attached to Adam; both rates in the"
+    " last panel. The fifth panel: where all runs of the authors' network end, over the rate."
 )
 # The version of the experiment: a change here computes all of it anew.
 _VERSION = 1
@@ -55,6 +60,9 @@ _RESET_COLOURS = {
     "at the shifts": style.COLOURS["exact form"],
     "as the program does": style.COLOURS["closed form"],
 }
+_MEASURED, _MEASURED_COLOUR = "times the measured factor", style.COLOURS["best constant rate"]
+_RULE = MeasuredRate(mode="sequence")  # what one line attaches: it needs whole gradients alone
+_BASE = 0.01  # the paper's choice of rate, whose measured runs are drawn step by step
 _GREY = style.COLOURS["rate 0"]
 _EVERY = 5  # one step in so many is drawn
 _DESCENT = "descent-"
@@ -98,6 +106,21 @@ def _adam(cells: Cells, design: str, rate: float, seeds: int) -> pa.Table:
     )
 
 
+def _measured(cells: Cells, rate: float, seeds: int) -> pa.Table:
+    trial = _trial(cells, PROTOCOLS["as it should be"].design)
+    from driftrate.paper.adam import Setting, train
+
+    runs = train(trial, [Setting(rate)], range(seeds), _RULE)
+    return table(
+        base=rate,
+        seed=np.arange(seeds)[:, None],
+        step=np.arange(1, trial.stream.steps + 1),
+        entropy=runs.entropy[0],
+        penalty=runs.penalty[0],
+        rate=runs.rate[0],
+    )
+
+
 def _descent(cells: Cells, method: str, seeds: int) -> pa.Table:
     trial = _trial(cells, PROTOCOLS["as it should be"].design)
     from driftrate.paper.descent import descend
@@ -135,6 +158,10 @@ def pieces(context: Context) -> list[Piece]:
             key = f"{data}, {chosen}, rate {rate:g}, {seeds} seeds"
             call = partial(_adam, cells, design, rate, seeds)
             listed.append(Piece(adam_name(design, rate), key, call))
+    for rate in RATES:
+        key = f"{data}, {_RULE} of version {_RULE.version}, rate {rate:g}, {seeds} seeds"
+        call = partial(_measured, cells, rate, seeds)
+        listed.append(Piece(measured_name(rate), key, call))
     for method in METHODS:
         key = f"{data}, {method}, {seeds} seeds"
         name = _DESCENT + method.replace("'", "").replace(" ", "-")
@@ -144,7 +171,7 @@ def pieces(context: Context) -> list[Piece]:
 
 @style.styled
 def draw(tables: Tables) -> Picture:
-    """Draw the map of the cells, the three protocols, the end of all runs, and the SGD's rate."""
+    """Draw the map of the cells, the three protocols, the end of all runs, and followed rates."""
     figure, axes = style.canvas(2, 3, width=14, height=4.1)
     _draw_map(axes[0, 0], tables)
     for panel, name in zip((axes[0, 1], axes[0, 2], axes[1, 0]), PROTOCOLS, strict=True):
@@ -195,6 +222,9 @@ def _draw_protocol(panel: Axes, tables: Tables, name: str) -> None:
             step = np.arange(1, entropy.shape[1] + 1)[shown]
             total = np.cumsum(entropy, axis=1)[:, shown]
             style.band(panel, step, total, colour, f"SGD, {method}", linewidth=2.2)
+        total = np.cumsum(_followed(tables, _BASE, "entropy"), axis=1)[:, shown]
+        label = f"Adam {_BASE:g} {_MEASURED}"
+        style.band(panel, step, total, _MEASURED_COLOUR, label, linewidth=2.2)
     for shift in SHIFTS:
         panel.axvline(shift, color=_GREY, lw=0.8, zorder=0)
     last = RATES[-1]
@@ -208,20 +238,12 @@ def _draw_protocol(panel: Axes, tables: Tables, name: str) -> None:
 def _draw_ends(panel: Axes, tables: Tables) -> None:
     """Draw the loss at the end over the rate, for the authors' network."""
     kinds = {"no resets": "none", "at the shifts": "shifts", "as the program does": "program"}
-    for nudge, (label, kind) in zip((0.94, 1.0, 1.06), kinds.items(), strict=True):
+    for nudge, (label, kind) in zip((0.91, 0.97, 1.03), kinds.items(), strict=True):
         protocol = Protocol("program", kind, penalised=False)
-        runs = [losses(tables, protocol, rate, reset=True).sum(axis=1) for rate in RATES]
-        low, middle, high = np.quantile(runs, [0.25, 0.5, 0.75], axis=1)
-        panel.errorbar(
-            nudge * np.array(RATES),
-            middle,
-            (middle - low, high - middle),
-            label=label,
-            color=_RESET_COLOURS[label],
-            marker="o",
-            ms=4,
-            capsize=2,
-        )
+        runs = [losses(tables, protocol, rate, reset=True) for rate in RATES]
+        _draw_runs(panel, nudge, runs, label, _RESET_COLOURS[label])
+    runs = [_followed(tables, rate, "entropy") for rate in RATES]
+    _draw_runs(panel, 1.09, runs, f"none, {_MEASURED}", _MEASURED_COLOUR)
     for colour, method, entropy in _methods(tables, "entropy"):
         end = float(np.median(entropy.sum(axis=1)))
         panel.axhline(end, color=colour, ls=":", label=f"SGD, {method}")
@@ -231,17 +253,44 @@ def _draw_ends(panel: Axes, tables: Tables) -> None:
     panel.legend(title="resets", loc="upper left")
 
 
+def _draw_runs(panel: Axes, nudge: float, runs: list[Runs], label: str, colour: str) -> None:
+    """Draw where runs end over the rate, each rate a little aside so that none hides another."""
+    low, middle, high = np.quantile(np.sum(runs, axis=2), [0.25, 0.5, 0.75], axis=1)
+    panel.errorbar(
+        nudge * np.array(RATES),
+        middle,
+        (middle - low, high - middle),
+        label=label,
+        color=colour,
+        marker="o",
+        ms=4,
+        capsize=2,
+    )
+
+
 def _draw_rates(panel: Axes, tables: Tables) -> None:
     for colour, method, rate in _methods(tables, "rate"):
         step = np.arange(1, rate.shape[1] + 1)
-        style.band(panel, step, rate, colour, method)
+        style.band(panel, step, rate, colour, f"SGD, {method}")
+    rate = _followed(tables, _BASE, "rate")
+    # The first step is 0: nothing was measured yet, and the axis is logarithmic.
+    step = np.arange(2, rate.shape[1] + 1)
+    style.band(panel, step, rate[:, 1:], _MEASURED_COLOUR, f"Adam {_BASE:g} {_MEASURED}")
     for shift in SHIFTS:
         panel.axvline(shift, color=_GREY, lw=0.8, zorder=0)
-    panel.set(title="the rate of plain SGD", xlabel="step", ylabel="rate")
-    panel.set(xlim=(0, None), ylim=(0, None))
+    panel.set(title="rates that follow the stream", xlabel="step", ylabel="rate")
+    panel.set(xlim=(0, None), yscale="log")
+    panel.legend()
 
 
-def _methods(tables: Tables, column: str) -> Iterator[tuple[str, str, npt.NDArray[np.float64]]]:
+def _followed(tables: Tables, base: float, column: str) -> Runs:
+    """Return a column of Adam's runs with the measured factor, (seeds, steps)."""
+    seed, values = style.columns(tables[measured_name(base)], "seed", column)
+    runs: Runs = values.astype(np.float64).reshape(len(np.unique(seed)), -1)
+    return runs
+
+
+def _methods(tables: Tables, column: str) -> Iterator[tuple[str, str, Runs]]:
     """Yield the colour and name of each schedule that ran, and a column as (seeds, steps)."""
     found = [name for name in tables if name.startswith(_DESCENT)]
     for colour, name in zip(cycle(_METHOD_COLOURS), found, strict=False):

@@ -89,6 +89,11 @@ def adam_name(design: str, rate: float) -> str:
     return f"adam-{design}-{rate:g}"
 
 
+def measured_name(rate: float) -> str:
+    """Return the name of the piece that runs Adam at one rate times the measured factor."""
+    return f"measured-{rate:g}"
+
+
 def losses(tables: Tables, protocol: Protocol, rate: float, reset: bool) -> npt.NDArray[np.float64]:
     """Return the losses of each seed and step, (seeds, steps); a diverged one is infinite."""
     rows = tables[adam_name(protocol.design, rate)]
