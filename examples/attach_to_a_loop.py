@@ -19,9 +19,8 @@ DIM, BATCH, STEPS, NOISE = 32, 16, 2000, 1.0
 @style.styled
 def main(picture: str) -> None:
     """Follow a target that jumps half way with three rates, and draw rate and regret."""
-    measured = dr.Estimated(dr.LinearRate(dim=DIM, noise_std=NOISE), dr.estimate.DebiasedShift())
     rules: dict[tuple[str, str], dr.Schedule] = {
-        ("follows the shift", "the paper's rule"): measured,
+        ("follows the shift", "the paper's rule"): dr.MeasuredRate(),
         ("constant rate 0.1", "best constant rate"): dr.ConstantRate(0.1),
         ("decaying rate", "rate 0"): dr.InverseTimeRate(0.3, decay=0.05),
     }

@@ -20,11 +20,9 @@ def main(picture: str) -> None:
     """Chase a target that jumps every 250 steps with four rates, and draw the chase."""
     path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=250, seed=4)
     stream = dr.streams.LinearStream(path, batch_size=16, noise_std=NOISE)
-    rules = {
+    rules: dict[str, dr.Schedule] = {
         "LinearRate, told the shift": dr.LinearRate(dim=DIM, noise_std=NOISE),
-        "LinearRate, shift estimated": dr.Estimated(
-            dr.LinearRate(dim=DIM, noise_std=NOISE), dr.estimate.DebiasedShift()
-        ),
+        "MeasuredRate, told nothing": dr.MeasuredRate(),
         "constant rate 0.1": dr.ConstantRate(0.1),
         "decaying rate": dr.InverseTimeRate(0.3, decay=0.05),
     }

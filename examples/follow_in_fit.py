@@ -28,9 +28,8 @@ def main(picture: str) -> None:
     path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=600, seed=1)
     x = rng.standard_normal((STEPS, BATCH, DIM))
     y = np.einsum("tbd,td->tb", x, path) + NOISE * rng.standard_normal((STEPS, BATCH))
-    measured = dr.Estimated(dr.LinearRate(dim=DIM, noise_std=NOISE), dr.estimate.DebiasedShift())
-    rules = {
-        ("follows the shift", "the paper's rule"): dr.Clip(measured, min=0.01),
+    rules: dict[tuple[str, str], dr.Schedule] = {
+        ("follows the shift", "the paper's rule"): dr.MeasuredRate(),
         ("constant rate 0.1", "best constant rate"): dr.ConstantRate(0.1),
         ("decaying rate", "rate 0"): dr.InverseTimeRate(0.3, decay=0.05),
     }

@@ -26,9 +26,8 @@ def main(picture: str) -> None:
     def loss(theta: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         return jnp.mean((batch[0] @ theta - batch[1]) ** 2) / 2
 
-    measured = dr.Estimated(dr.LinearRate(dim=DIM, noise_std=NOISE), dr.estimate.DebiasedShift())
-    rules = {
-        ("follows the shift", "the paper's rule"): dr.Clip(measured, min=0.01),
+    rules: dict[tuple[str, str], dr.Schedule] = {
+        ("follows the shift", "the paper's rule"): dr.MeasuredRate(),
         ("constant rate 0.1", "best constant rate"): dr.ConstantRate(0.1),
         ("decaying rate", "rate 0"): dr.InverseTimeRate(0.3, decay=0.05),
     }

@@ -1,4 +1,6 @@
-"""`learn_one` on a stream whose target jumps, with a rate that follows it.
+"""`learn_one` on a stream whose target jumps, with rates that follow it.
+
+One rate measures the shift from the gradients; one decays and is told of shifts by ADWIN.
 
 python examples/follow_one_by_one.py [PICTURE]
 """
@@ -20,15 +22,19 @@ DIM, STEPS, NOISE = 8, 4000, 0.5
 
 @style.styled
 def main(picture: str) -> None:
-    """Learn with two rates, one of which is told of shifts by ADWIN; draw rate and regret."""
+    """Learn with four rates, and draw rate and regret."""
     rng = np.random.default_rng(0)
     path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=2000, seed=1)
     x = rng.standard_normal((STEPS, DIM))
     y = (x * path).sum(axis=1) + NOISE * rng.standard_normal(STEPS)
+    rules: dict[tuple[str, str], dr.Schedule] = {
+        ("MeasuredRate", "the paper's rule"): dr.MeasuredRate(),
+        ("decaying rate, told of shifts", "exact form"): dr.InverseTimeRate(0.05, decay=0.02),
+        ("constant rate 0.01", "best constant rate"): dr.ConstantRate(0.01),
+        ("decaying rate", "rate 0"): dr.InverseTimeRate(0.05, decay=0.02),
+    }
     figure, ((left, right),) = style.canvas(1, 2, width=10, height=3.6)
-    names = {"told of shifts": "the paper's rule", "not told": "rate 0"}
-    for name, colour in names.items():
-        rule = dr.InverseTimeRate(0.05, decay=0.02)
+    for (name, colour), rule in rules.items():
         optimizer = driftrate.river.attach(optim.SGD(), rule)
         model: Any = linear_model.LinearRegression(optimizer, intercept_lr=0.0)
         notifier = driftrate.river.ShiftNotifier(optimizer, "reset")
@@ -37,16 +43,16 @@ def main(picture: str) -> None:
             sample = dict(enumerate(row))
             weights = np.array([model.weights.get(i, 0.0) for i in range(DIM)])
             regret.append(regret[-1] + float(((weights - truth) ** 2).sum()))
-            if name == "told of shifts":
+            if name.endswith("told of shifts"):
                 notifier.update(abs(label - model.predict_one(sample)))
             model.learn_one(sample, label)
             rates.append(optimizer.learning_rate)
         left.plot(rates, color=style.COLOURS[colour], label=name)
         right.plot(regret, color=style.COLOURS[colour])
-        print(f"{name:<15} regret {regret[-1]:8.1f}, shifts noticed {notifier.shifts}")
-    left.set(title="learning rate", xlabel="sample")
-    right.set(title="cumulative regret", xlabel="sample")
-    figure.legend(loc="outside lower center", ncols=2)
+        print(f"{name:<30} regret {regret[-1]:8.1f}, shifts noticed {notifier.shifts}")
+    left.set(title="learning rate", xlabel="sample", yscale="log")
+    right.set(title="cumulative regret", xlabel="sample", yscale="log")
+    figure.legend(loc="outside lower center", ncols=4)
     figure.savefig(picture, dpi=130)
 
 

@@ -30,8 +30,7 @@ def follow(
     torch.manual_seed(0)
     model = torch.nn.Linear(DIM, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    linear = dr.LinearRate(dim=DIM, noise_std=NOISE, max_rate=cap)
-    schedule = dr.Estimated(linear, dr.estimate.DebiasedShift())
+    schedule = dr.Clip(dr.MeasuredRate(), max=cap)
     rate = driftrate.torch.attach(optimizer, schedule, mode="parts", batch_size=BATCH)
     waiting: deque[tuple[Tensor, Tensor, Tensor]] = deque()
     target, rates, signals, regret = torch.ones(DIM, 1) / DIM**0.5, [], [], [0.0]

@@ -66,7 +66,6 @@ def surroundings(loop):
 @pytest.mark.parametrize("loop", LOOPS)
 def test_pick_your_loop(loop, capsys):
     names = surroundings(loop)
-    exec(block("schedule = dr.Estimated("), names)
     exec(block(f"driftrate.{loop}"), names)
     follower = {"torch": "rate", "sklearn": "model"}.get(loop, "optimizer")
     if loop == "optax":

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -42,7 +43,7 @@ try:
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as error:
     raise MissingDependency(
-        "driftrate.sklearn needs scikit-learn: pip install driftrate[sklearn]"
+        "driftrate.sklearn needs scikit-learn 1.6 or newer: pip install driftrate[sklearn]"
     ) from error
 
 __all__ = ["ShiftSGDClassifier", "ShiftSGDRegressor"]
@@ -64,9 +65,12 @@ class _Batch:
             x, slopes = x[start:stop], slopes[start:stop]
         per_output = out.reshape(slopes.shape[1], -1)
         # A sparse product wants the sparse matrix first.
-        per_output[:, : self._features] = (x.T @ slopes).T if issparse(x) else slopes.T @ x
+        if issparse(x):
+            per_output[:, : self._features] = (x.T @ slopes).T
+        else:
+            np.matmul(slopes.T, x, out=per_output[:, : self._features])
         if per_output.shape[1] > self._features:
-            per_output[:, -1] = slopes.sum(axis=0)
+            slopes.sum(axis=0, out=per_output[:, -1])
 
 
 class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
@@ -170,8 +174,8 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
             and y.dtype.kind in "fiub"
             and not hasattr(self, "feature_names_in_")
         )
-        # scikit-learn's checks cost more than a step; a finite sum has finite terms.
-        if plain and np.isfinite(x.sum()) and np.isfinite(y.sum()):
+        # scikit-learn's checks cost more than a step; a finite sum of squares has finite terms.
+        if plain and isfinite(np.vdot(x, x)) and isfinite(np.vdot(y, y)):
             return x, y
         checked: tuple[Any, NDArray[Any]] = validate_data(
             self,
@@ -581,9 +585,8 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
 
     def _places(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
         """Return each label's place among the classes."""
-        places: NDArray[Any] = np.searchsorted(classes, labels)
-        places[places == len(classes)] = 0
-        strange = classes[places] != labels
+        places: NDArray[Any] = classes.searchsorted(labels)
+        strange = classes.take(places, mode="clip") != labels
         if strange.any():
             raise ConfigError(
                 f"y holds {labels[strange][0]!r}, which is not one of the classes {classes}"

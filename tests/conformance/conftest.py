@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
-STEPS = 1000
-FEWER = 200  # of a rule whose update takes a hundred times as long
 
 
 def _load():
@@ -35,19 +33,25 @@ def rate(case):
 
 @pytest.fixture(scope="session")
 def all_rows():
-    return CASES.signals(STEPS)
+    return CASES.signals(1000)
 
 
 @pytest.fixture
 def rows(case, all_rows):
-    return all_rows[: FEWER if case.startswith("MeasuredRate") else STEPS]
+    return all_rows[: CASES.steps(case)]
+
+
+@pytest.fixture(scope="session")
+def floats():
+    """The trajectories that Python floats give, kept by case."""
+    return {}
 
 
 @pytest.fixture(scope="session")
 def jitted(tmp_path_factory):
     """The trajectories that jitted JAX gives, from a process of its own."""
     out = tmp_path_factory.mktemp("jitted") / "rates.npz"
-    command = [sys.executable, str(HERE / "jitted_child.py"), str(out), str(STEPS)]
+    command = [sys.executable, str(HERE / "jitted_child.py"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return np.load(out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, inf, isfinite, log, sqrt
+from math import inf, isfinite, log, sqrt
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -79,11 +79,17 @@ class Pool:
         copies, dim = state["weights"].shape
         self.points = np.empty((copies + 2, dim))
         self.points[0], self.points[1:-1] = state["mixture"], state["weights"]
+        self.flat = self.points[1:-1].reshape(-1)
         self.gradients = np.empty_like(self.points)
         self.shares, self.octaves = state["shares"].copy(), state["octaves"].copy()
         self.losses, self.pulls = state["losses"].copy(), state["pulls"].copy()
         self.direction = state["direction"].copy()
         self.scalars = {name: float(value) for name, value in state.items() if value.ndim == 0}
+        self.place = np.linspace(0.0, 1.0, copies)
+        # What a copy gives to its neighbours and loses; the ends give half of it to themselves.
+        near = np.eye(copies, k=1) + np.eye(copies, k=-1)
+        near[0, 0] = near[-1, -1] = 1.0
+        self.leak = hedged._LEAK * (0.5 * near - np.eye(copies))
         self._probe()
 
     @property
@@ -143,51 +149,50 @@ class Pool:
 
     def _update(self, losses: Floats) -> None:
         now, loss, own = self.scalars, float(losses[0]), losses[1:-1]
-        jump = self._screen(loss)
+        gradient = self.gradients[0]
+        square = float(gradient @ gradient)
+        jump = self._screen(loss, square)
         if jump is None:
             return
         first = now["count"] == 0
         trust = self._judge(loss)
-        rates = self._bend() * np.exp(hedged._LN2 * self.octaves)
+        powers = np.exp(hedged._LN2 * self.octaves)
+        rates = self._bend(sqrt(square)) * powers
         weights, steps = self.points[1:-1], self.gradients[1:-1]
         steps *= rates[:, None]
         if first:
             # From θ_1 itself, not from where the copies looked for curvature.
             weights[...] = self.points[0]
+            self.losses[...] = own
         weights -= steps
 
         broken = None
-        # A finite sum has finite terms.
-        if not isfinite(float(weights.sum())) or not isfinite(float(own.sum())):
+        # A finite sum of squares has finite terms.
+        if not isfinite(float(self.flat @ self.flat) + float(own @ own)):
             broken = ~(np.isfinite(weights.sum(axis=1)) & np.isfinite(own))
             own = np.where(broken, 0.0, own)
         evidence = np.maximum(np.minimum(trust * (own - loss), 1e4), -1e4)
         if broken is not None:
             evidence[broken] = 1e4
-        shares = self._share(evidence, jump)
+        shares = self._share(evidence, jump, powers)
 
-        level = now["level"]
-        means = (own if first else self.losses) + 0.0
-        means += hedged._FAST * (own - means)
-        diverged = (means > hedged._DIVERGED * level) & (rates > float(shares @ rates))
-        if broken is not None:
-            diverged |= broken
-        if diverged.any():
-            means[diverged] = level
-            self._restart(shares, diverged)
+        limit = hedged._DIVERGED * now["level"]
+        self.losses += hedged._FAST * (own - self.losses)
+        if broken is not None or float(self.losses.max()) > limit:
+            diverged = (self.losses > limit) & (rates > float(shares @ rates))
+            self._restart(shares, diverged if broken is None else diverged | broken)
         else:
             self.shares = shares / float(shares.sum())
             np.matmul(self.shares, weights, out=self.points[0])
-        self.losses = means
         now["rate"] = float(self.shares @ rates)
         now["count"] = min(now["count"] + 1.0, hedged._OLDEST)
-        self._stretch()
+        self._stretch(float(powers[-1]))
         self._probe()
 
-    def _screen(self, loss: float) -> float | None:
+    def _screen(self, loss: float, square: float) -> float | None:
         """Return a jump's chance, None if the batch is not to be trusted; mind the gradient."""
-        now, gradient = self.scalars, self.gradients[0]
-        square, before = float(gradient @ gradient), now["grad_sq"]
+        now = self.scalars
+        before = now["grad_sq"]
         if not (isfinite(square) and isfinite(loss)):
             return None
         if square == 0.0:
@@ -227,7 +232,7 @@ class Pool:
             now["noise"] += self._weight(ahead, hedged._SLOW) * (mean - now["noise"])
         return hedged._TEMPER / now["noise"] if now["noise"] > _LEAST else 0.0
 
-    def _bend(self) -> float:
+    def _bend(self, norm: float) -> float:
         """Measure the curvature, point the probe along the gradient; return the rates' scale."""
         now, gradient, cap = self.scalars, self.gradients[0], inf
         if now["count"] == 0:
@@ -246,27 +251,21 @@ class Pool:
             weight = self._weight(0.0, hedged._SLOW)
             now["along"] += weight * (inner - now["along"])
             now["curved"] += weight * (square - now["curved"])
-        norm = sqrt(float(gradient @ gradient))
         if norm > 0:
-            self.direction = gradient / norm
+            np.divide(gradient, norm, out=self.direction)
         if now["curved"] > 0:
             return min(now["along"] / now["curved"], cap)
         return now["level"] / now["grad_sq"] if now["grad_sq"] > 0 else 0.0
 
-    def _share(self, evidence: Floats, jump: float) -> Floats:
+    def _share(self, evidence: Floats, jump: float, powers: Floats) -> Floats:
         """Return the new shares: evidence, neighbours, everyone, and the prior at a jump."""
         shares: Floats = self.shares * np.exp(float(evidence.min()) - evidence)
         shares /= float(shares.sum())
-        speed = np.exp(hedged._LN2 * np.minimum(self.octaves, 0.0))
-        pace = float(shares @ speed)
-        out = hedged._LEAK * speed * shares
-        shares -= out
-        out *= 0.5
-        shares[1:] += out[:-1]
-        shares[:-1] += out[1:]
-        shares[0] += out[0]
-        shares[-1] += out[-1]
-        shares += hedged._SHARE * pace * (1.0 / len(shares) - shares)
+        moving = np.minimum(powers, 1.0) * shares
+        pace = hedged._SHARE * float(moving.sum())
+        shares += self.leak @ moving
+        shares *= 1.0 - pace
+        shares += pace / len(shares)
         if jump > 0:
             shares += jump * (hedged._prior(np, self.octaves) - shares)
         return shares
@@ -279,18 +278,18 @@ class Pool:
         if total > 0:
             np.matmul(kept / total, weights, out=self.points[0])
         weights[diverged] = self.points[0]
+        self.losses[diverged] = self.scalars["level"]
         shares = np.where(diverged, hedged._COMEBACK * shares, shares)
         self.shares = shares / float(shares.sum())
 
-    def _stretch(self) -> None:
+    def _stretch(self, slowest: float) -> None:
         """Extend the range of octaves where an end carries the pool."""
         octaves, shares = self.octaves, self.shares
         high, low = float(octaves[0]), float(octaves[-1])
-        place = (high - octaves) / (high - low)
         if low > hedged._LOWEST:
-            octaves -= float(shares[-1]) * exp(hedged._LN2 * low) * place
+            octaves -= float(shares[-1]) * slowest * self.place
         if shares[0] > 0.5 and high < hedged._HIGHEST:
-            octaves += hedged._RISE * (1.0 - place)
+            octaves += hedged._RISE * (1.0 - self.place)
 
     def _weight(self, ahead: float, least: float) -> float:
         return max(1.0 / (self.scalars["count"] + ahead + 1.0), least)
