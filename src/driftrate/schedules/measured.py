@@ -22,7 +22,7 @@ _KEEP = 0.995  # the share of the past that the effective dimension keeps a step
 _SHARE = 0.2  # of a batch's freedom: what its square weighs against the expected one
 _FLOOR, _UNIT = 0.03, 0.06  # how fast the additive noise and the unit of drift are forgotten
 _CURVED, _PRIOR = 4.0, 1.0 / 16.0  # L before it was measured, and that guess' inverse variance
-_FLAT = 0.25  # the least L: a gradient sequence whose noise persists would hide it
+_FLAT = 0.25  # the least L; without parts 4, for noise that persists would hide it
 _GAIN, _FARTHEST = 0.05, 1.5  # how fast the gain follows the trail, and how far
 _CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
 
@@ -178,8 +178,7 @@ class MeasuredRate(Schedule):
             believed = rate = used * self.max_rate
         else:
             known = state if self.lagged else {"turned": turned, "walked": walked, "gain": gain}
-            flat = _FLAT if batch.cross is not None else _CURVED
-            top = _top(xp, known["turned"], known["walked"], 1.0 if self.relative else flat)
+            top = self._top(xp, known["turned"], known["walked"])
             # A first step that goes too far costs more than one that is short.
             believed = used * xp.where(batch.first, 0.25 * top, top)
             rate = believed * xp.exp(known["gain"])
@@ -252,6 +251,19 @@ class MeasuredRate(Schedule):
                 first, scale.squares, xp.where(squares > 1e-9 * seen, squares, 1e-9 * seen)
             ),
         }
+
+    def _top(self, xp: Any, turned: Array, walked: Array) -> Array:
+        """Return 1/L: of a prior that is worth a deviation of L itself, and what was measured."""
+        turned, walked = _PRIOR * _CURVED + turned, _PRIOR + walked
+        if self.relative:
+            least: Array = 1.0
+        elif self.mode == "sequence":
+            least = _CURVED
+        else:
+            # While little is known of L, at first and after long rest, it is not taken for small.
+            least = _FLAT + (_CURVED - _FLAT) * (_PRIOR / walked)
+        least = least * walked
+        return walked / xp.where(turned > least, turned, least)
 
     def _turn(
         self, xp: Any, state: State, batch: _Batch, scale: _Scale, foretold: _Foretold
@@ -470,13 +482,6 @@ def _share(xp: Any, bank: Bank, scale: _Scale) -> Array:
     """Return ζ, the signal's share of the gradient's square."""
     level = bank.mean(bank.level)
     return _plain(xp, level / (level + bank.mean(scale.noise(bank.level))))
-
-
-def _top(xp: Any, turned: Array, walked: Array, flat: float) -> Array:
-    """Return 1/L: of a prior that is worth a deviation of L itself, and what was measured."""
-    turned, walked = _PRIOR * _CURVED + turned, _PRIOR + walked
-    least = flat * walked
-    return walked / xp.where(turned > least, turned, least)
 
 
 def _choose(vx: Any, first: Array, one: Bank, other: Bank) -> Bank:
