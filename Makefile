@@ -20,6 +20,9 @@ lint: $(READY) ## Format check, lint, types, import directions
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## Lint, type-check and test everything
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
 
 reproduce: $(READY) ## Run the whole paper; the report is out/index.html
@@ -34,4 +37,4 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
 	$(BIN)/python benchmarks/race.py --defaults-only
 
-.PHONY: help setup lint test reproduce bench
+.PHONY: help setup lint test coverage reproduce bench
