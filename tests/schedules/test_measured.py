@@ -204,6 +204,17 @@ def stream(path, batch=64, noise=1.0):
     return LinearStream(path, batch_size=batch, noise_std=noise)
 
 
+@pytest.mark.parametrize(
+    "rule", [dr.MeasuredRate(1.0), dr.MeasuredRate(1.0, "sequence"), dr.MeasuredRate()]
+)
+def test_a_jump_in_many_dimensions_does_not_throw_it(rule):
+    """Thirty times as many coordinates as samples: half again the greedy rate would diverge."""
+    nature = stream(bursty(128, 300, every=137), batch=4, noise=0.1)
+    found = dr.simulate(nature, rule, 4, seed=8).total
+    greedy = dr.simulate(nature, dr.simulation.GreedyRate(), 4, seed=8).total
+    assert found.max() < 3.0 * greedy.mean()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", [standstill(64, 600), bursty(64, 600, every=137)])
 def test_near_the_clairvoyant_rate(mode, path):
