@@ -82,9 +82,10 @@ def attach(
         mode: Where the signal comes from: "sequence" is all that River shows.
         batch_size: B: 1 for `learn_one`, the number of rows for `learn_many`.
         relative: Whether the schedule's rate is a factor on the rate that the optimizer came with;
-            a schedule with `max_rate=None` then gets 1. None: True for schedules with no
-            `max_rate` that measure products of gradients under an optimizer other than plain SGD,
-            whose steps are not rate times gradient; else False. So `MeasuredRate()` measures the
+            one with `max_rate=None` then gets 1, `MeasuredRate` `relative=True`, which lowers a
+            rate that is too high. None: True for schedules with no `max_rate` that measure products
+            of gradients under an optimizer other than plain SGD, whose steps are not rate times
+            gradient; else False. So `MeasuredRate()` measures the
             curvature under SGD and multiplies the rate of Adam by the measured factor, 0 to 1;
             `MeasuredRate(max_rate=lr)` is `lr` times it under any.
 

@@ -94,7 +94,8 @@ def attach(
         relative: How a schedule's rate becomes a group's. False: η_i = rate · base_i / base_1, the
             schedule's rate for the first group, and the others in proportion to the rates that
             they came with. True: η_i = rate · base_i, a factor on the rates that they came with;
-            a schedule with `max_rate=None` gets 1. None: True for schedules with no `max_rate`
+            a schedule with `max_rate=None` gets 1, `MeasuredRate` `relative=True`, which lowers
+            rates that are too high. None: True for schedules with no `max_rate`
             that measure products of gradients under an optimizer other than plain SGD, whose
             steps are not rate times gradient; else False. So `MeasuredRate()` measures the
             curvature under plain SGD, whatever `lr` is, and multiplies the rate of Adam by the

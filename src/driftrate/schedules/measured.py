@@ -146,9 +146,8 @@ class MeasuredRate(Schedule):
         batch = _Batch.read(xp, self.mode, state, signal)
         bank = Bank.unpack(xp, state)
         vx = bank.xp
-        scale = _Scale.read(xp, state, batch, signal.dim)
-        if self.max_rate is None:
-            scale = scale.within(xp, state, batch, _plain(xp, bank.mean(bank.level)))
+        level = None if self.max_rate is not None else _plain(xp, bank.mean(bank.level))
+        scale = _Scale.read(xp, state, batch, signal.dim, level)
         jump, error, shows = scale.jump(xp, batch.square)
         bank = bank.begin(jump, batch.first)
         foretold = _Foretold.of(bank, scale)
@@ -385,7 +384,7 @@ class _Scale(NamedTuple):
     squares: Array
 
     @classmethod
-    def read(cls, xp: Any, state: State, batch: _Batch, told: Array) -> _Scale:
+    def read(cls, xp: Any, state: State, batch: _Batch, told: Array, level: Array) -> _Scale:
         seen, squares = state["seen"], state["squares"]
         if told is not None:
             # Of very many coordinates few move by themselves: the more, the less it is believed.
@@ -395,29 +394,18 @@ class _Scale(NamedTuple):
             seen = xp.where(batch.first, credit + 0.0 * seen, seen)
             squares = xp.where(batch.first, credit / most, squares)
         dim = seen / squares
-        dim = xp.where(dim > 1.0, dim, 1.0)
         # A larger batch has less noise, at once.
         floor, unit = state["floor"] / batch.bigger, state["unit"] / batch.bigger
-        made = cls._of_dim(dim, batch.size)
-        return cls(*made, floor, unit, state["length"], seen, squares)
-
-    @staticmethod
-    def _of_dim(dim: Array, size: Array) -> tuple[Array, Array, Array]:
-        """Return D, κ and the degrees of freedom of the gradient's square."""
-        return dim, (dim + 1.0) / size, 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
-
-    def within(self, xp: Any, state: State, batch: _Batch, level: Array) -> _Scale:
-        """Return the scale with no more dimensions than N = κv + s allows, nearly.
-
-        Where features depend on each other there are few. After a jump the noise of this very batch
-        tells, for the usual one is of calmer times.
-        """
-        noise = xp.where(self.unit > batch.spread, self.unit, batch.spread)
-        most = _MOST * batch.size * noise / (level + _SMALLEST)
-        dim = xp.where(batch.first | (self.dim < most), self.dim, most)
+        if level is not None:
+            # N = κv + s bounds κ: where features depend on each other, D is small. After a jump the
+            # noise of this very batch tells, for the usual one is of calmer times.
+            noise = xp.where(unit > batch.spread, unit, batch.spread)
+            most = _MOST * batch.size * noise / (level + _SMALLEST)
+            dim = xp.where(batch.first | (dim < most), dim, most)
         dim = xp.where(dim > 1.0, dim, 1.0)
-        made = self._of_dim(dim, batch.size)
-        return self._replace(dim=made[0], falls=made[1], freedom=made[2])
+        size = batch.size
+        freedom = 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
+        return cls(dim, (dim + 1.0) / size, freedom, floor, unit, state["length"], seen, squares)
 
     def noise(self, level: Array) -> Array:
         """Return N at a level of the signal."""
