@@ -12,23 +12,24 @@ from driftrate.schedules.base import Array, State
 # told by the rate at which a learner of constant rate would best follow it.
 SETTLES = (0.0, 0.003, 0.01, 0.03, 0.08, 0.2, 0.5, 0.0)
 MODELS = len(SETTLES)
-_RESTS, _DRIFTS = 0.5, 0.5 / 6.0  # what rest and each drift are worth before anything was seen
+_RESTS, _DRIFTS = 0.7, 0.3 / 6.0  # what rest and each drift are worth before anything was seen
 _SWITCH = 0.003  # the chance a step that the drift changes, while nothing has rested
-_JUMP = 0.003  # the chance of a jump, likewise
+_JUMP = 0.006  # the chance of a jump, likewise
 _FRESH = 0.8  # the chance that a jump is still news a step later
 _PATIENCE = 4.0  # after so many steps of rest a change of drift is half as likely
-_ALERT = 100.0  # and a jump after so many
+_ALERT = 50.0  # and a jump after so many, times √freedom: false alarms are rarer there
 _LEAST = 1e-6  # no hypothesis is ever given up
 _NEWS = 5.0  # a jump multiplies the gradient's square by anything up to e^5, all equally likely
 _TINY = 1e-30
-NAMES = ("level", "along", "level_error", "along_error", "shared", "weight")
+NAMES = ("level", "along", "level_error", "along_error", "shared", "weight", "floor")
 
 
 class Bank(NamedTuple):
     """For each hypothesis the signal v, its product c with the trail, their errors, and a weight.
 
     v = ‖∇‖² and c = ⟨∇, h⟩, h the trail of past gradients; the errors are variances and a
-    covariance. Hypotheses are stacked on a first axis.
+    covariance. Each has its own additive noise s too: what one takes for signal, another takes for
+    noise, and a shared s would confirm whoever is believed. Hypotheses are stacked on a first axis.
     """
 
     xp: Any
@@ -39,6 +40,7 @@ class Bank(NamedTuple):
     along_error: Array
     shared: Array
     weight: Array
+    floor: Array
 
     @classmethod
     def unpack(cls, xp: Any, state: State) -> Bank:
@@ -80,6 +82,10 @@ class Bank(NamedTuple):
     def mean(self, values: Array) -> Array:
         """Return the weighted mean over the hypotheses."""
         return self.xp.sum(self.weight * values, axis=0)
+
+    def noise(self, falls: Array) -> Array:
+        """Return N = κv + s under each hypothesis."""
+        return falls * self.level + self.floor
 
     def begin(self, level: Array, first: Array) -> Bank:
         """Give every hypothesis the same uncertain level where nothing was seen before."""
@@ -167,15 +173,24 @@ class Bank(NamedTuple):
         return bank, vx.sum(weight, axis=0)
 
     def jump(
-        self, level: Array, error: Array, seen: Array, otherwise: Array, rest: Array, trail: Array
+        self,
+        level: Array,
+        error: Array,
+        seen: Array,
+        otherwise: Array,
+        rest: Array,
+        trail: Array,
+        freedom: Array,
     ) -> Bank:
         """Let the target jump to `level`, as far as the gradient's square shows it (`seen`)."""
         vx, here = self.xp, self.jumped
-        chance = seen * _JUMP * _ALERT / (_ALERT + rest)
+        alert = _ALERT * freedom**0.5
+        chance = seen * _JUMP * alert / (alert + rest)
         news = chance / (chance + (1.0 - chance) * otherwise)
         before = vx.where(here, 0.0 * self.weight, self.weight)
         along = vx.sum(before * self.along, axis=0)
         along_error = vx.sum(before * self.along_error, axis=0) + level * trail
+        floor = vx.sum(before * self.floor, axis=0) / vx.sum(before, axis=0)
         old = (1.0 - news) * self.weight[-1]
         total = old + news
 
@@ -193,6 +208,7 @@ class Bank(NamedTuple):
             level_error=level_errors,
             along_error=along_errors,
             shared=vx.where(here, self.shared * (old / total), self.shared),
+            floor=vx.where(here, (old * self.floor + news * floor) / total, self.floor),
             weight=_normal(vx, vx.where(here, weight + news, weight)),
         )._sound()
 
@@ -211,10 +227,10 @@ class Bank(NamedTuple):
         come = switch * settled * worth
         old = (1.0 - _FRESH) * w[-1] * worth
         mass = stay + come + old
-        x, c = self.level, self.along
-        pool_x, pool_c = vx.sum(among * x, axis=0), vx.sum(among * c, axis=0)
-        level = (stay * x + come * pool_x + old * x[-1]) / mass
-        along = (stay * c + come * pool_c + old * c[-1]) / mass
+
+        def blend(rows: Array) -> tuple[Array, Array, Array]:
+            pool = vx.sum(among * rows, axis=0)
+            return rows, pool, (stay * rows + come * pool + old * rows[-1]) / mass
 
         def moment(errors: Array, a: tuple[Array, ...], b: tuple[Array, ...]) -> Array:
             # Of two of level and along: their rows, the pool of all, and what they become.
@@ -224,20 +240,21 @@ class Bank(NamedTuple):
             jumped = errors[-1] + (a[0][-1] - a[2]) * (b[0][-1] - b[2])
             return (stay * own + come * all_of + old * jumped) / mass
 
-        xs, cs = (x, pool_x, level), (c, pool_c, along)
+        xs, cs = blend(self.level), blend(self.along)
         return self._replace(
-            level=level,
-            along=along,
+            level=xs[-1],
+            along=cs[-1],
             level_error=moment(self.level_error, xs, xs),
             along_error=moment(self.along_error, cs, cs),
             shared=moment(self.shared, xs, cs),
             weight=_normal(vx, mass),
+            floor=blend(self.floor)[-1],
         )._sound()
 
     def predict(
         self,
         share: Array,
-        noise: Array,
+        square: Array,
         falls: Array,
         drift: Array,
         dim: Array,
@@ -249,7 +266,7 @@ class Bank(NamedTuple):
 
         Args:
             share: ηL, the share of the way that the step went.
-            noise: E‖ξ‖² under each hypothesis.
+            square: ‖g‖².
             falls: How much of the noise falls with the signal, d noise/d level.
             drift: The unit of drift, E‖ξ‖² as it was measured.
             dim: The effective dimension.
@@ -257,11 +274,13 @@ class Bank(NamedTuple):
             turn: How much the step lowered the product with the trail.
             trail: The trail's new squared length.
         """
-        x, p = self.level, self.level_error
+        x, p, noise = self.level, self.level_error, self.noise(falls)
         # A random walk by q (in units of the noise) a step settles at the rate r, q = r²/(1 - r).
         q = self.settles * self.settles / (1.0 - self.settles) * drift
         stay, own = (1.0 - share) ** 2, share * share
-        level = stay * x + own * noise
+        # A batch louder than foretold, ⟨∇, g⟩ by regression on it, moves the weights farther.
+        farther = share * (share - 2.0 * x / (2.0 * x + noise)) * (square - x - noise)
+        level = stay * x + own * noise + self.xp.where(farther > 0.0, farther, 0.0 * farther)
         chance = x * noise / dim  # the variance of ⟨∇, ξ⟩
         slope = stay + own * falls
         level_error = slope * slope * p + 4.0 * own * stay * chance + 2.0 * (own * noise) ** 2 / dim

@@ -14,6 +14,7 @@ from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, coun
 # Beyond these, squares would leave single precision.
 _SMALLEST, _LARGEST = 1e-15, 1e15
 _OUTLIER = 1e6  # times the expected square: such a batch is not believed the first time
+_SATURATED = 1e12  # the same for a network, which a shift finds with next to no gradient left
 _CREDIT = 60.0  # batches that the true dimension is worth, where it is told
 _MANY = 512.0  # coordinates, beyond which the true dimension counts for less
 _UNKNOWN = 128.0  # the dimension before anything was seen, where it is not
@@ -21,9 +22,14 @@ _MOST = 4.0  # times the dimension that would make all noise a multiple of the s
 _KEEP = 0.995  # the share of the past that the effective dimension keeps a step
 _SHARE = 0.2  # of a batch's freedom: what its square weighs against the expected one
 _FLOOR, _UNIT = 0.03, 0.06  # how fast the additive noise and the unit of drift are forgotten
+_RECENT, _SURE = 0.25, 3.0  # the noise of the last batches, and how many deviations it is sure by
+_VAGUE = 0.25  # of a mean's square: what may be wrong with a product foretold, beyond its error
 _CURVED, _PRIOR = 4.0, 1.0 / 16.0  # L before it was measured, and that guess' inverse variance
 _FLAT = 0.25  # the least L; without parts 4, for noise that persists would hide it
 _GAIN, _FARTHEST = 0.05, 1.5  # how fast the gain follows the trail, and how far
+# Parts of one batch share what the next one does not, which passes for curvature: with parts, the
+# rate over ζ/L, and the L beyond which it is believed less, by this power of a gain over 1.
+_AHEAD, _STEEP, _DOUBT = 1.25, 16.0, 4.0
 _CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
 
 
@@ -86,7 +92,7 @@ class MeasuredRate(Schedule):
     lagged: bool = False
     relative: bool = False
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         if self.max_rate is not None:
@@ -125,8 +131,8 @@ class MeasuredRate(Schedule):
             "rate": 0.0,
             "share": 0.0,  # ζ of the last step
             "ahead": 0.0,  # ζ of the next one, from the past alone
-            "floor": 0.0,  # s
             "unit": 0.0,  # N, as it was measured
+            "recent": 0.0,  # N of the last batches, or of ‖g‖² where it is not seen apart
             "length": 0.0,  # ‖h‖²
             "batch_size": 1.0,
             "seen": 1.0,
@@ -148,26 +154,30 @@ class MeasuredRate(Schedule):
         vx = bank.xp
         level = None if self.max_rate is not None else _plain(xp, bank.mean(bank.level))
         scale = _Scale.read(xp, state, batch, signal.dim, level)
-        jump, error, shows = scale.jump(xp, batch.square)
+        # A larger batch has less noise, at once.
+        bank = bank._replace(floor=bank.floor / batch.bigger)
+        jump, error, shows = scale.jump(xp, batch.square, _plain(xp, bank.mean(bank.floor)))
         bank = bank.begin(jump, batch.first)
         foretold = _Foretold.of(bank, scale)
 
         seen = bank
         if batch.trail is not None:
-            noise = scale.noise(seen.level)
+            noise = seen.noise(scale.falls)
             seen = seen.see_along(
                 batch.trail,
                 noise * (scale.length / scale.dim),
                 vx.sqrt(scale.loud(batch.square, seen.level + noise)),
             )
-        noise = scale.noise(seen.level)
+        noise = seen.noise(scale.falls)
         seen, otherwise = seen.see_square(batch.square, noise, 1.0 + scale.falls, scale.freedom)
-        seen = seen.jump(jump, error, shows, otherwise, state["rest"], scale.length / scale.dim)
+        trail = scale.length / scale.dim
+        seen = seen.jump(jump, error, shows, otherwise, state["rest"], trail, scale.freedom)
         bank = _choose(vx, batch.first, bank, seen)
         if batch.cross is not None:
-            noise = scale.noise(bank.level)
-            # Two halves: 4N(N + v)/D; k parts: (2k/(k - 1) N + 4v) N/D.
-            variance = (batch.pairs * noise + 4.0 * bank.level) * noise / scale.dim
+            noise = bank.noise(scale.falls)
+            # Two halves: 4N(N + v)/D; k parts: (2k/(k - 1) N + 4v) N/D. Thrice that, for much of
+            # it is in the square too, which was seen already.
+            variance = 3.0 * (batch.pairs * noise + 4.0 * bank.level) * noise / scale.dim
             loud = scale.loud(batch.square, bank.level + noise)
             bank = bank.see_level(batch.cross, variance, loud)
 
@@ -179,15 +189,14 @@ class MeasuredRate(Schedule):
             believed = rate = used * self.max_rate
         else:
             known = state if self.lagged else {"turned": turned, "walked": walked, "gain": gain}
-            top = self._top(xp, known["turned"], known["walked"])
+            top = self._top(xp, known["turned"], known["walked"], known["gain"])
             # A first step that goes too far costs more than one that is short.
             believed = used * xp.where(batch.first, 0.25 * top, top)
             rate = believed * xp.exp(known["gain"])
-        if self.mode == "sequence":
-            # Not the share of noise in it, which would confirm whatever was believed.
-            batch = batch._replace(spread=batch.square - level)
-        measured = self._measure(xp, state, bank, scale, batch, foretold, level)
-        scale = scale._replace(floor=measured["floor"], unit=measured["unit"])
+            if batch.cross is not None and not self.relative:
+                rate = _AHEAD * rate
+        bank, measured = self._measure(xp, state, bank, scale, batch, foretold)
+        scale = scale._replace(unit=measured["unit"])
         new, length = self._predict(xp, state, bank, scale, batch, used)
         ahead = _share(xp, new, scale) if self.lagged else 0.0 * used
         calm = _plain(xp, bank.weight[0] + bank.weight[1])
@@ -201,7 +210,8 @@ class MeasuredRate(Schedule):
                 "ahead": ahead,
                 "length": length,
                 "batch_size": batch.size,
-                "rest": (state["rest"] + 1.0) * calm,
+                # Squared: a little doubt does not end a rest.
+                "rest": (state["rest"] + 1.0) * (1.0 - (1.0 - calm) ** 2),
                 "doubted": 0.0 * used,
                 "foreseen": TRAIL * trail + (level if batch.cross is None else batch.cross),
                 # Without the gain, which stands for what a single step's curvature does not show.
@@ -222,30 +232,46 @@ class MeasuredRate(Schedule):
         scale: _Scale,
         batch: _Batch,
         foretold: _Foretold,
-        level: Array,
-    ) -> State:
+    ) -> tuple[Bank, State]:
         """Return the noise and the sums whose quotient is the effective dimension."""
+        vx = bank.xp
         first, count = batch.first, real(xp, state["count"], state["rate"])
         news = _plain(xp, bank.weight[-1])
-        young = 1.0 / (count + 1.0)
-        weight = xp.where(young > _UNIT, young, _UNIT)
-        begin = xp.where(batch.spread > 0.1 * batch.square, batch.spread, 0.1 * batch.square)
-        unit = xp.where(first, begin, scale.unit + weight * (batch.spread - scale.unit))
+        spread = spreads = batch.spread
+        if self.mode == "sequence":
+            # Not the share of noise in it, which would confirm whatever was believed.
+            spreads = batch.square - bank.level
+            spread = batch.square - _plain(xp, bank.mean(bank.level))
+        begin = xp.where(spread > 0.1 * batch.square, spread, 0.1 * batch.square)
+
+        def blend(old: Array, new: Array, least: float, age: float = 1.0) -> Array:
+            young = 1.0 / (count + age)
+            return old + xp.where(young > least, young, least) * (new - old)
+
+        unit = xp.where(first, begin, blend(scale.unit, spread, _UNIT))
+        recent = xp.where(first, begin, blend(scale.recent, batch.spread, _RECENT))
         young = 1.0 / (count + 1.5)
         weight = xp.where(young > _FLOOR, young, _FLOOR)
-        target = batch.spread - scale.falls * level
+        target = spreads - scale.falls * bank.level
         # Once it is known, one odd batch must not raise it.
-        most = xp.where(count > 20, 10.0 * scale.floor, _LARGEST)
-        moved = scale.floor + weight * (1.0 - news) * (_less(xp, target, most) - scale.floor)
-        least = 0.9 * (1.0 - weight) * scale.floor
-        floor = xp.where(first, 0.25 * begin, xp.where(moved > least, moved, least))
+        most = vx.where(count > 20, 10.0 * bank.floor, _LARGEST)
+        moved = bank.floor + weight * (1.0 - news) * (_less(vx, target, most) - bank.floor)
+        least = 0.9 * (1.0 - weight) * bank.floor
+        floor = vx.where(first, 0.25 * begin, vx.where(moved > least, moved, least))
+        if not self.relative:
+            # After louder times it would be forgotten too slowly. Not so under Adam: a network that
+            # is sure of its labels has quiet batches between loud ones.
+            doubt = (2.0 * _RECENT / ((2.0 - _RECENT) * scale.freedom)) ** 0.5
+            floor = _less(vx, floor, (1.0 + _SURE * doubt) * recent)
+        bank = bank._replace(floor=_inside(vx, floor))
+        usual = _plain(xp, bank.mean(bank.floor))
         calm = xp.where(first, 0.0 * news, _less(xp, state["calm"] + _CALM, 1.0 - news))
         seen, squares = foretold.surprise(xp, scale, batch)
         seen = _KEEP * scale.seen + calm * seen
         squares = _KEEP * scale.squares + calm * squares
-        return {
-            "floor": _inside(xp, floor),
-            "unit": _inside(xp, xp.where(unit > floor, unit, floor)),
+        return bank, {
+            "unit": _inside(xp, xp.where(unit > usual, unit, usual)),
+            "recent": _inside(xp, recent),
             "calm": calm,
             "seen": xp.where(first, scale.seen, seen),
             "squares": xp.where(
@@ -253,7 +279,7 @@ class MeasuredRate(Schedule):
             ),
         }
 
-    def _top(self, xp: Any, turned: Array, walked: Array) -> Array:
+    def _top(self, xp: Any, turned: Array, walked: Array, gain: Array) -> Array:
         """Return 1/L: of a prior that is worth a deviation of L itself, and what was measured."""
         turned, walked = _PRIOR * _CURVED + turned, _PRIOR + walked
         if self.relative:
@@ -264,6 +290,9 @@ class MeasuredRate(Schedule):
             # While little is known of L, at first and after long rest, it is not taken for small.
             least = _FLAT + (_CURVED - _FLAT) * (_PRIOR / walked)
         least = least * walked
+        doubted = turned * xp.exp(-_DOUBT * xp.where(gain > 0.0, gain, 0.0 * gain))
+        steep = _STEEP * walked
+        turned = _less(xp, turned, xp.where(doubted > steep, doubted, steep))
         return walked / xp.where(turned > least, turned, least)
 
     def _turn(
@@ -277,6 +306,10 @@ class MeasuredRate(Schedule):
         # In units of the noise: of this product, of the one before and of the two parts'.
         unit = noise * scale.length + 4.0 * noise * (noise + level) + _SMALLEST**2
         weight = xp.where(batch.first, 0.0 * unit, scale.dim / unit)
+        if self.relative:
+            # A jump's product with the trail is as loud as its batch: it must not pass for L.
+            louder = batch.square / (level + noise + _SMALLEST)
+            weight = weight / xp.where(louder > 1.0, louder, 1.0)
         way = state["way"]
         turn = state["foreseen"] - batch.trail
         turned = _KEEP * turned + weight * way * turn
@@ -299,7 +332,7 @@ class MeasuredRate(Schedule):
         length = _less(xp, length, 10.0 * _LARGEST)
         bank = bank.predict(
             share,
-            scale.noise(bank.level),
+            batch.square,
             scale.falls,
             scale.unit,
             scale.dim,
@@ -320,13 +353,15 @@ class MeasuredRate(Schedule):
         result: State,
     ) -> tuple[Array, State]:
         """Leave all as it was where a gradient is 0, or too large to be believed the first time."""
-        limit = _OUTLIER * (foretold.level + foretold.noise)
+        outlier = _SATURATED if self.relative else _OUTLIER
+        limit = outlier * (foretold.level + foretold.noise)
         known = (state["count"] > 0) & (state["doubted"] < 0.5)
         odd = known & (batch.square > _plain(xp, limit))
         skip = odd | (batch.square <= 0.0)
         kept = {name: xp.where(skip, old, result[name]) for name, old in state.items()}
         # An odd gradient is not stepped along.
         rate = xp.where(odd, 0.0 * rate, xp.where(skip, state["rate"], rate))
+        kept["rate"] = rate
         kept["doubted"] = xp.where(odd, 0.0 * rate + 1.0, 0.0 * rate)
         # The loop's trail has grown by it all the same.
         kept["length"] = result["length"]
@@ -372,13 +407,13 @@ class _Batch(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """What the noise is made of: N = κv + s."""
+    """What makes the noise N = κv + s, but for s."""
 
     dim: Array  # D
     falls: Array  # κ
     freedom: Array  # of the gradient's square
-    floor: Array  # s
     unit: Array
+    recent: Array
     length: Array
     seen: Array
     squares: Array
@@ -394,8 +429,7 @@ class _Scale(NamedTuple):
             seen = xp.where(batch.first, credit + 0.0 * seen, seen)
             squares = xp.where(batch.first, credit / most, squares)
         dim = seen / squares
-        # A larger batch has less noise, at once.
-        floor, unit = state["floor"] / batch.bigger, state["unit"] / batch.bigger
+        unit, recent = state["unit"] / batch.bigger, state["recent"] / batch.bigger
         if level is not None:
             # N = κv + s bounds κ: where features depend on each other, D is small. After a jump the
             # noise of this very batch tells, for the usual one is of calmer times.
@@ -405,11 +439,7 @@ class _Scale(NamedTuple):
         dim = xp.where(dim > 1.0, dim, 1.0)
         size = batch.size
         freedom = 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
-        return cls(dim, (dim + 1.0) / size, freedom, floor, unit, state["length"], seen, squares)
-
-    def noise(self, level: Array) -> Array:
-        """Return N at a level of the signal."""
-        return self.falls * level + self.floor
+        return cls(dim, (dim + 1.0) / size, freedom, unit, recent, state["length"], seen, squares)
 
     def loud(self, square: Array, expected: Array) -> Array:
         """Return a batch's square over the expected one, a little drawn to 1.
@@ -419,9 +449,9 @@ class _Scale(NamedTuple):
         own = self.dim + 1.0
         return (_SHARE + own * (square / expected)) / (_SHARE + own)
 
-    def jump(self, xp: Any, square: Array) -> tuple[Array, Array, Array]:
+    def jump(self, xp: Any, square: Array, floor: Array) -> tuple[Array, Array, Array]:
         """Return the level that a jump would explain this square by, its error, and if it shows."""
-        level = (square - self.floor) / (1.0 + self.falls)
+        level = (square - floor) / (1.0 + self.falls)
         level = xp.where(level > 0.0, level, 0.0 * level)
         ratio = (level / (square + _SMALLEST)) ** 2
         shows = ratio / (ratio + 2.0 / (self.freedom * (1.0 + self.falls) ** 2))
@@ -443,7 +473,7 @@ class _Foretold(NamedTuple):
         level, along = bank.mean(bank.level), bank.mean(bank.along)
         return cls(
             level,
-            bank.mean(scale.noise(bank.level)),
+            bank.mean(bank.noise(scale.falls)),
             along,
             bank.mean(bank.level_error + (bank.level - level) ** 2),
             bank.mean(bank.along_error + (bank.along - along) ** 2),
@@ -457,7 +487,8 @@ class _Foretold(NamedTuple):
         share = (noise / (level + noise + _SMALLEST)) ** 2
         if batch.trail is not None:
             off = batch.trail / loud**0.5 - _plain(xp, self.along)
-            one = _look(xp, off, _plain(xp, self.along_error), noise * scale.length, scale.dim)
+            error = _plain(xp, self.along_error + _VAGUE * self.along**2)
+            one = _look(xp, off, error, noise * scale.length, scale.dim)
             # A trail from louder times tells more of them than of the noise now.
             like = (level + noise) / ((1.0 - TRAIL * TRAIL) * scale.length + _SMALLEST)
             like = _less(xp, like, 1.0) ** 2
@@ -465,7 +496,8 @@ class _Foretold(NamedTuple):
         if batch.cross is not None:
             off = batch.cross / loud - level
             unit = (batch.pairs * noise + 4.0 * level) * noise
-            one = _look(xp, off, _plain(xp, self.level_error), unit, scale.dim)
+            error = _plain(xp, self.level_error + _VAGUE * self.level**2)
+            one = _look(xp, off, error, unit, scale.dim)
             seen, squares = seen + one[0], squares + one[1]
         return share * seen, share * squares
 
@@ -485,7 +517,7 @@ def _look(xp: Any, off: Array, error: Array, unit: Array, dim: Array) -> tuple[A
 def _share(xp: Any, bank: Bank, scale: _Scale) -> Array:
     """Return ζ, the signal's share of the gradient's square."""
     level = bank.mean(bank.level)
-    return _plain(xp, level / (level + bank.mean(scale.noise(bank.level))))
+    return _plain(xp, level / (level + bank.mean(bank.noise(scale.falls))))
 
 
 def _choose(vx: Any, first: Array, one: Bank, other: Bank) -> Bank:
