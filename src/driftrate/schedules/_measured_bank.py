@@ -14,10 +14,10 @@ SETTLES = (0.0, 0.003, 0.01, 0.03, 0.08, 0.2, 0.5, 0.0)
 MODELS = len(SETTLES)
 _RESTS, _DRIFTS = 0.7, 0.3 / 6.0  # what rest and each drift are worth before anything was seen
 _SWITCH = 0.003  # the chance a step that the drift changes, while nothing has rested
-_JUMP = 0.006  # the chance of a jump, likewise
+_JUMP = 0.008  # the chance of a jump, likewise
 _FRESH = 0.8  # the chance that a jump is still news a step later
 _PATIENCE = 4.0  # after so many steps of rest a change of drift is half as likely
-_ALERT = 50.0  # and a jump after so many, times √freedom: false alarms are rarer there
+_ALERT = 100.0  # and a jump a fourth after so many, times √freedom: false alarms are rarer there
 _LEAST = 1e-6  # no hypothesis is ever given up
 _NEWS = 5.0  # a jump multiplies the gradient's square by anything up to e^5, all equally likely
 _TINY = 1e-30
@@ -185,7 +185,8 @@ class Bank(NamedTuple):
         """Let the target jump to `level`, as far as the gradient's square shows it (`seen`)."""
         vx, here = self.xp, self.jumped
         alert = _ALERT * freedom**0.5
-        chance = seen * _JUMP * alert / (alert + rest)
+        # Squared: what false alarms leave behind then falls as 1/t, as the optimal rate does.
+        chance = seen * _JUMP * (alert / (alert + rest)) ** 2
         news = chance / (chance + (1.0 - chance) * otherwise)
         before = vx.where(here, 0.0 * self.weight, self.weight)
         along = vx.sum(before * self.along, axis=0)
