@@ -51,9 +51,10 @@ class MeasuredRate(Schedule):
     A bank of hypotheses on the drift q (a target that rests, that drifts at one of six speeds, or
     that has just jumped) corrects (v, c) as Kalman filters do, and is believed by how well it
     foretold each product and the gradient's square. The noise is N = κv + s, κ = (D + 1)/B as for
-    normal covariates, D the effective dimension, measured as the inverse mean square of what was
-    not foretold of the products. Drift and jumps are expected less the longer the target rests.
-    The rate acts on this very batch; `lagged` uses the batches before alone, as the theorems ask.
+    normal covariates, s that of each hypothesis, D the effective dimension, measured as the inverse
+    mean square of what was not foretold of the products. Drift and jumps are expected less the
+    longer the target rests. The rate acts on this very batch; `lagged` uses the batches before
+    alone, as the theorems ask.
 
     Reads `Signal(batch_size=, dim=, parts=, cross=, spread=, trail=)`; without the parts, in mode
     "sequence", `Signal(batch_size=, dim=, grad_sq=, trail=)`. All but cross and spread, or
@@ -63,13 +64,14 @@ class MeasuredRate(Schedule):
         max_rate: 1/L, the rate at which a gradient without noise would lead straight to the
             optimum; or None to measure L, by how far the product with the trail falls on the way
             of one step. The measurement starts from L = 4. With parts the rate is also multiplied
-            by a gain, at most 4.5 or its inverse, that rises while gradients agree with their trail
-            and falls while they turn back: one step's curvature is not all where it differs by
-            direction.
+            by 1.25 and by a gain, at most 4.5 or its inverse, that rises while gradients agree with
+            their trail and falls while they turn back: one step's curvature is not all where it
+            differs by direction.
         mode: `"parts"`, or `"sequence"` for whole gradients alone.
         lagged: Whether the rate depends on the past alone; its first rate is then 0.
         relative: Whether the rate is a factor on another one, such as Adam's: L is then measured in
-            its units and is never below 1, so that the factor is at most 1.
+            its units and is never below 1, so that the factor is at most 1: a rate that is too
+            high is lowered, one that is too low stays so.
 
     Example:
         >>> import driftrate as dr
