@@ -246,8 +246,8 @@ class MeasuredRate(Schedule):
             spread = batch.square - _plain(xp, bank.mean(bank.level))
         begin = xp.where(spread > 0.1 * batch.square, spread, 0.1 * batch.square)
 
-        def blend(old: Array, new: Array, least: float, age: float = 1.0) -> Array:
-            young = 1.0 / (count + age)
+        def blend(old: Array, new: Array, least: float) -> Array:
+            young = 1.0 / (count + 1.0)
             return old + xp.where(young > least, young, least) * (new - old)
 
         unit = xp.where(first, begin, blend(scale.unit, spread, _UNIT))
