@@ -279,9 +279,11 @@ class Bank(NamedTuple):
         # A random walk by q (in units of the noise) a step settles at the rate r, q = r²/(1 - r).
         q = self.settles * self.settles / (1.0 - self.settles) * drift
         stay, own = (1.0 - share) ** 2, share * share
-        # A batch louder than foretold, ⟨∇, g⟩ by regression on it, moves the weights farther.
-        farther = share * (share - 2.0 * x / (2.0 * x + noise)) * (square - x - noise)
-        level = stay * x + own * noise + self.xp.where(farther > 0.0, farther, 0.0 * farther)
+        # By this batch's own square, ⟨∇, g⟩ by regression on it: a quiet batch leads less far, a
+        # loud one throws the weights where the step was too long. What it may have gained is not
+        # believed.
+        worse = share * (share - 2.0 * x / (2.0 * x + noise)) * (square - x - noise)
+        level = stay * x + own * noise + self.xp.where(worse > 0.0, worse, 0.0 * worse)
         chance = x * noise / dim  # the variance of ⟨∇, ξ⟩
         slope = stay + own * falls
         level_error = slope * slope * p + 4.0 * own * stay * chance + 2.0 * (own * noise) ** 2 / dim
