@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import driftrate as dr
 from driftrate.errors import ConfigError, SignalError
-from driftrate.streams import LinearStream, bursty, spiral, standstill
+from driftrate.streams import LinearStream, bursty, random_walk, spiral, standstill
 
 MODES = ("parts", "sequence")
 PRODUCTS = ("cross", "spread", "grad_sq", "trail")
@@ -157,20 +157,25 @@ def test_lagged_depends_on_the_past_alone(mode, options):
     assert rule.update(state, dr.Signal(**loud))[0] == calm > 0.0
 
 
-def test_the_gain_follows_the_trail_within_bounds():
-    """Gradients that agree with their trail ask for more than one step's curvature allows."""
-    rule = dr.MeasuredRate()
-    rates = {}
-    for sign in (-1.0, 1.0):
-        state, length, trail = rule.init(), 0.0, 0.0
-        for count in range(400):
-            signal = dr.Signal(16, dim=8, parts=2, cross=0.5, spread=0.5, trail=trail)
-            rates[sign], state = rule.update(state, signal)
-            # 0.05 of the cosine a step, which is 0 at the first, and within ±1.5.
-            assert state["gain"] == pytest.approx(np.clip(0.005 * sign * count, -1.5, 1.5))
-            length = 0.81 * length + 1.8 * trail + 1.0
-            trail = sign * 0.1 * math.sqrt(length)
-    assert rates[-1.0] < rates[1.0]
+def test_noise_does_not_pass_for_curvature():
+    """The noise of ⟨g, h⟩ is in the step's way too: L would come out as 4/(Dη) too large."""
+    nature = stream(random_walk(128, 500, size=0.03), batch=4, noise=0.1)
+    told = dr.simulate(nature, dr.MeasuredRate(max_rate=1.0), 16, seed=3).total
+    found = dr.simulate(nature, dr.MeasuredRate(), 16, seed=3).total
+    error = math.hypot(told.std(ddof=1), found.std(ddof=1)) / 4.0
+    assert found.mean() < 1.5 * told.mean() + 3.0 * error
+
+
+@pytest.mark.parametrize("times", [0.1, 3.0, 1000.0])
+def test_a_curvature_far_from_the_guess_is_found(times):
+    """A gradient of `times` the size has that curvature; the first guess is 1.6."""
+    rule, ends = dr.MeasuredRate(), []
+    for seed in range(8):
+        loop = Loop(seed, noise=0.1)
+        loop.run(rule, rule.init(), 60, times=times)
+        ends.append(float(loop.theta @ loop.theta))
+    # A tenth of a first square of 1: a rate of 2/L and more would have left thousands.
+    assert max(ends) < 0.1
 
 
 def test_a_relative_rate_is_lower_where_the_base_rate_is_too_high():

@@ -179,10 +179,24 @@ class Bank(NamedTuple):
         seen: Array,
         otherwise: Array,
         rest: Array,
+        product: Array,
         trail: Array,
+        falls: Array,
         freedom: Array,
     ) -> Bank:
-        """Let the target jump to `level`, as far as the gradient's square shows it (`seen`)."""
+        """Let the target jump to `level`, as far as the gradient's square shows it (`seen`).
+
+        Args:
+            level: v after the jump.
+            error: Its variance.
+            seen: How well the square shows it, from 0 to 1.
+            otherwise: How likely the square is without a jump.
+            rest: For how many steps the target has rested.
+            product: That of the gradient with the trail, or None.
+            trail: The trail's squared length over the effective dimension.
+            falls: How much of the noise falls with the signal.
+            freedom: The square's degrees of freedom.
+        """
         vx, here = self.xp, self.jumped
         alert = _ALERT * freedom**0.5
         # Squared: what false alarms leave behind then falls as 1/t, as the optimal rate does.
@@ -192,6 +206,10 @@ class Bank(NamedTuple):
         along = vx.sum(before * self.along, axis=0)
         along_error = vx.sum(before * self.along_error, axis=0) + level * trail
         floor = vx.sum(before * self.floor, axis=0) / vx.sum(before, axis=0)
+        if product is not None:
+            gain = along_error / (along_error + (falls * level + floor) * trail + _TINY)
+            along = along + gain * (product - along)
+            along_error = (1.0 - gain) * along_error
         old = (1.0 - news) * self.weight[-1]
         total = old + news
 

@@ -24,12 +24,13 @@ _SHARE = 0.2  # of a batch's freedom: what its square weighs against the expecte
 _FLOOR, _UNIT = 0.03, 0.06  # how fast the additive noise and the unit of drift are forgotten
 _RECENT, _SURE = 0.25, 3.0  # the noise of the last batches, and how many deviations it is sure by
 _VAGUE = 0.25  # of a mean's square: what may be wrong with a product foretold, beyond its error
-_CURVED, _PRIOR = 4.0, 1.0 / 16.0  # L before it was measured, and that guess' inverse variance
-_FLAT = 0.25  # the least L; without parts 4, for noise that persists would hide it
-_GAIN, _FARTHEST = 0.05, 1.5  # how fast the gain follows the trail, and how far
-# Parts of one batch share what the next one does not, which passes for curvature: with parts, the
-# rate over ζ/L, and the L beyond which it is believed less, by this power of a gain over 1.
-_AHEAD, _STEEP, _DOUBT = 1.25, 16.0, 4.0
+_CURVED = 1.6  # L before it was measured, with a deviation of as much
+_PRIOR = 1.0 / _CURVED**2
+_FAR = 5.0  # deviations, beyond which a larger L makes that guess give way
+_FLAT = 0.2  # the least L; without parts 1.6, for noise that persists would hide it
+_STEADY = 0.999  # the share of the past that the measurement of L keeps a step
+_CAREFUL = 0.125  # of ζ/L: the first step
+_USUAL = 4.0  # times the expected square: the longest that a step is while L is not measured
 _CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
 
 
@@ -63,10 +64,8 @@ class MeasuredRate(Schedule):
     Args:
         max_rate: 1/L, the rate at which a gradient without noise would lead straight to the
             optimum; or None to measure L, by how far the product with the trail falls on the way
-            of one step. The measurement starts from L = 4. With parts the rate is also multiplied
-            by 1.25 and by a gain, at most 4.5 or its inverse, that rises while gradients agree with
-            their trail and falls while they turn back: one step's curvature is not all where it
-            differs by direction.
+            of one step. The measurement starts from L = 1.6, as for standardised features, and the
+            first step is an eighth of what that says.
         mode: `"parts"`, or `"sequence"` for whole gradients alone.
         lagged: Whether the rate depends on the past alone; its first rate is then 0.
         relative: Whether the rate is a factor on another one, such as Adam's: L is then measured in
@@ -94,7 +93,7 @@ class MeasuredRate(Schedule):
     lagged: bool = False
     relative: bool = False
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         if self.max_rate is not None:
@@ -146,7 +145,6 @@ class MeasuredRate(Schedule):
             "way": 0.0,  # η⟨g, h⟩ of the last step, h the trail after it
             "turned": 0.0,
             "walked": 0.0,
-            "gain": 0.0,  # the logarithm of what 1/L is multiplied by
             "count": 0,
         }
 
@@ -172,8 +170,17 @@ class MeasuredRate(Schedule):
             )
         noise = seen.noise(scale.falls)
         seen, otherwise = seen.see_square(batch.square, noise, 1.0 + scale.falls, scale.freedom)
-        trail = scale.length / scale.dim
-        seen = seen.jump(jump, error, shows, otherwise, state["rest"], trail, scale.freedom)
+        seen = seen.jump(
+            jump,
+            error,
+            shows,
+            otherwise,
+            state["rest"],
+            batch.trail,
+            scale.length / scale.dim,
+            scale.falls,
+            scale.freedom,
+        )
         bank = _choose(vx, batch.first, bank, seen)
         if batch.cross is not None:
             noise = bank.noise(scale.falls)
@@ -186,23 +193,29 @@ class MeasuredRate(Schedule):
         level = _plain(xp, bank.mean(bank.level))
         share = _share(xp, bank, scale)
         used = state["ahead"] if self.lagged else share
-        turned, walked, gain = self._turn(xp, state, batch, scale, foretold)
+        turned, walked = self._turn(xp, state, batch, scale, foretold)
         if self.max_rate is not None:
-            believed = rate = used * self.max_rate
+            rate = used * self.max_rate
         else:
-            known = state if self.lagged else {"turned": turned, "walked": walked, "gain": gain}
-            top = self._top(xp, known["turned"], known["walked"], known["gain"])
+            known = state if self.lagged else {"turned": turned, "walked": walked}
+            top = self._top(xp, known["turned"], known["walked"])
             # A first step that goes too far costs more than one that is short.
-            believed = used * xp.where(batch.first, 0.25 * top, top)
-            rate = believed * xp.exp(known["gain"])
-            if batch.cross is not None and not self.relative:
-                rate = _AHEAD * rate
+            rate = used * xp.where(batch.first, _CAREFUL * top, top)
+            if not (self.relative or self.lagged):
+                # So does one along a loud batch, while L is a guess for the most part.
+                usual = _USUAL * _plain(xp, foretold.level + foretold.noise)
+                loud = (batch.square > usual) & (known["walked"] < _PRIOR)
+                shorter = (usual / (batch.square + _SMALLEST)) ** 0.5
+                rate = xp.where(loud, rate * shorter, rate)
         bank, measured = self._measure(xp, state, bank, scale, batch, foretold)
         scale = scale._replace(unit=measured["unit"])
         new, length = self._predict(xp, state, bank, scale, batch, used)
         ahead = _share(xp, new, scale) if self.lagged else 0.0 * used
         calm = _plain(xp, bank.weight[0] + bank.weight[1])
         trail = 0.0 * rate if batch.trail is None else batch.trail
+        # The noise of ⟨g, h⟩ itself is in the way of the step too, and would pass for curvature. A
+        # network's signal is not followed well enough for that: there it passes, to be safe.
+        along = trail if self.relative else _plain(xp, bank.mean(bank.along))
         result: State = (
             new.pack(xp)
             | measured
@@ -215,12 +228,10 @@ class MeasuredRate(Schedule):
                 # Squared: a little doubt does not end a rest.
                 "rest": (state["rest"] + 1.0) * (1.0 - (1.0 - calm) ** 2),
                 "doubted": 0.0 * used,
-                "foreseen": TRAIL * trail + (level if batch.cross is None else batch.cross),
-                # Without the gain, which stands for what a single step's curvature does not show.
-                "way": believed * (TRAIL * trail + batch.square),
+                "foreseen": TRAIL * along + (level if batch.cross is None else batch.cross),
+                "way": rate * (TRAIL * trail + batch.square),
                 "turned": turned,
                 "walked": walked,
-                "gain": gain,
                 "count": counted(state["count"], xp),
             }
         )
@@ -281,46 +292,43 @@ class MeasuredRate(Schedule):
             ),
         }
 
-    def _top(self, xp: Any, turned: Array, walked: Array, gain: Array) -> Array:
+    def _top(self, xp: Any, turned: Array, walked: Array) -> Array:
         """Return 1/L: of a prior that is worth a deviation of L itself, and what was measured."""
-        turned, walked = _PRIOR * _CURVED + turned, _PRIOR + walked
+        off = turned - _CURVED * walked
+        odd = off * off / (walked * walked / _PRIOR + walked + _SMALLEST**2)
+        prior = _PRIOR / (1.0 + (xp.where(off > 0.0, odd, 0.0 * odd) / _FAR**2) ** 2)
+        turned, walked = prior * _CURVED + turned, prior + walked
         if self.relative:
             least: Array = 1.0
         elif self.mode == "sequence":
             least = _CURVED
         else:
             # While little is known of L, at first and after long rest, it is not taken for small.
-            least = _FLAT + (_CURVED - _FLAT) * (_PRIOR / walked)
+            least = _FLAT + (_CURVED - _FLAT) * (prior / walked)
         least = least * walked
-        doubted = turned * xp.exp(-_DOUBT * xp.where(gain > 0.0, gain, 0.0 * gain))
-        steep = _STEEP * walked
-        turned = _less(xp, turned, xp.where(doubted > steep, doubted, steep))
         return walked / xp.where(turned > least, turned, least)
 
     def _turn(
         self, xp: Any, state: State, batch: _Batch, scale: _Scale, foretold: _Foretold
-    ) -> tuple[Array, Array, Array]:
-        """Return the sums of least squares for foreseen - trail = L·way, and the gain."""
-        turned, walked, gain = state["turned"], state["walked"], state["gain"]
+    ) -> tuple[Array, Array]:
+        """Return the sums of least squares for foreseen - trail = L·way."""
+        turned, walked = state["turned"], state["walked"]
         if self.max_rate is not None or batch.trail is None:
-            return turned, walked, gain
+            return turned, walked
+        turned, walked = _STEADY * turned, _STEADY * walked
         noise, level = _plain(xp, foretold.noise), _plain(xp, foretold.level)
+        way, turn = state["way"], state["foreseen"] - batch.trail
         # In units of the noise: of this product, of the one before and of the two parts'.
         unit = noise * scale.length + 4.0 * noise * (noise + level) + _SMALLEST**2
-        weight = xp.where(batch.first, 0.0 * unit, scale.dim / unit)
-        if self.relative:
-            # A jump's product with the trail is as loud as its batch: it must not pass for L.
-            louder = batch.square / (level + noise + _SMALLEST)
-            weight = weight / xp.where(louder > 1.0, louder, 1.0)
-        way = state["way"]
-        turn = state["foreseen"] - batch.trail
-        turned = _KEEP * turned + weight * way * turn
-        walked = _KEEP * walked + weight * way * way
-        if batch.cross is not None and not self.relative:
-            cosine = batch.trail / ((batch.square * scale.length) ** 0.5 + _SMALLEST)
-            gain = _less(xp, gain + _GAIN * _less(xp, cosine, 1.0), _FARTHEST)
-            gain = xp.where(gain > -_FARTHEST, gain, -_FARTHEST)
-        return _inside(xp, turned), _inside(xp, walked), gain
+        # A jump's product with the trail is as loud as its batch: it must not pass for L. Where it
+        # speaks for a larger one it may all the same, for a step that went too far looks like it.
+        loud = batch.square / (level + noise + _SMALLEST)
+        if not self.relative:
+            off = turn - way * (_PRIOR * _CURVED + turned) / (_PRIOR + walked)
+            loud = xp.where(off * way < 0.0, loud, 0.0 * loud)
+        weight = scale.dim / (unit * xp.where(loud > 1.0, loud, 1.0))
+        weight = xp.where(batch.first, 0.0 * weight, weight)
+        return _inside(xp, turned + weight * way * turn), _inside(xp, walked + weight * way * way)
 
     def _predict(
         self, xp: Any, state: State, bank: Bank, scale: _Scale, batch: _Batch, share: Array
