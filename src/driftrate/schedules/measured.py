@@ -130,7 +130,6 @@ class MeasuredRate(Schedule):
     def _start(self) -> State:
         return Bank.start() | {
             "rate": 0.0,
-            "share": 0.0,  # ζ of the last step
             "ahead": 0.0,  # ζ of the next one, from the past alone
             "unit": 0.0,  # N, as it was measured
             "recent": 0.0,  # N of the last batches, or of ‖g‖² where it is not seen apart
@@ -198,15 +197,15 @@ class MeasuredRate(Schedule):
             rate = used * self.max_rate
         else:
             known = state if self.lagged else {"turned": turned, "walked": walked}
-            top = self._top(xp, known["turned"], known["walked"])
             # A first step that goes too far costs more than one that is short.
-            rate = used * xp.where(batch.first, _CAREFUL * top, top)
+            used = xp.where(batch.first, _CAREFUL * used, used)
             if not (self.relative or self.lagged):
                 # So does one along a loud batch, while L is a guess for the most part.
                 usual = _USUAL * _plain(xp, foretold.level + foretold.noise)
                 loud = (batch.square > usual) & (known["walked"] < _PRIOR)
                 shorter = (usual / (batch.square + _SMALLEST)) ** 0.5
-                rate = xp.where(loud, rate * shorter, rate)
+                used = xp.where(loud, used * shorter, used)
+            rate = used * self._top(xp, known["turned"], known["walked"])
         bank, measured = self._measure(xp, state, bank, scale, batch, foretold)
         scale = scale._replace(unit=measured["unit"])
         new, length = self._predict(xp, state, bank, scale, batch, used)
@@ -221,7 +220,6 @@ class MeasuredRate(Schedule):
             | measured
             | {
                 "rate": rate,
-                "share": used,
                 "ahead": ahead,
                 "length": length,
                 "batch_size": batch.size,
