@@ -18,7 +18,7 @@ _JUMP = 0.008  # the chance of a jump, likewise
 _FRESH = 0.8  # the chance that a jump is still news a step later
 _PATIENCE = 4.0  # after so many steps of rest a change of drift is half as likely
 _ALERT = 100.0  # and a jump a fourth after so many, times √freedom: false alarms are rarer there
-_LEAST = 1e-6  # no hypothesis is ever given up
+_LEAST = 1e-12  # no hypothesis is given up; far below any chance of change, or no rest would last
 _NEWS = 5.0  # a jump multiplies the gradient's square by anything up to e^5, all equally likely
 _TINY = 1e-30
 NAMES = ("level", "along", "level_error", "along_error", "shared", "weight", "floor")
@@ -238,8 +238,9 @@ class Bank(NamedTuple):
         """
         vx, here, w = self.xp, self.jumped, self.weight
         switch = _SWITCH * _PATIENCE / (_PATIENCE + rest)
-        settled = 1.0 - w[-1]
-        among = vx.where(here, 0.0 * w, w / settled)
+        before = vx.where(here, 0.0 * w, w)
+        settled = vx.sum(before, axis=0)  # not 1 - w[-1], which single precision makes 0
+        among = before / settled
         worth = vx.where(self.settles > 0.0, 0.0 * w + _DRIFTS, _RESTS)
         worth = vx.where(here, 0.0 * w, worth)
         stay = vx.where(here, _FRESH * w, (1.0 - switch) * w)

@@ -273,7 +273,13 @@ class MeasuredRate(Schedule):
             # After louder times it would be forgotten too slowly. Not so under Adam: a network that
             # is sure of its labels has quiet batches between loud ones.
             doubt = (2.0 * _RECENT / ((2.0 - _RECENT) * scale.freedom)) ** 0.5
-            floor = _less(vx, floor, (1.0 + _SURE * doubt) * recent)
+            most = (1.0 + _SURE * doubt) * recent
+            floor = _less(vx, floor, most)
+            if self.mode == "sequence":
+                # No more signal than the gradients are long: their products are taken in units of
+                # what was expected, so that too high a level would confirm itself.
+                most = xp.where(most > batch.square, most, batch.square)
+                bank = bank._replace(level=_less(vx, bank.level, most / (1.0 + scale.falls)))
         bank = bank._replace(floor=_inside(vx, floor))
         usual = _plain(xp, bank.mean(bank.floor))
         calm = xp.where(first, 0.0 * news, _less(xp, state["calm"] + _CALM, 1.0 - news))
