@@ -179,6 +179,18 @@ def test_a_loud_batch_is_stepped_along_no_farther_while_curvature_is_a_guess(mod
     assert lengths[1] == pytest.approx(lengths[0], rel=0.1)
 
 
+def test_the_parts_of_a_jump_do_not_pass_for_a_small_curvature():
+    """Where its halves disagree, what was foreseen is far below 0, and so would L be."""
+    rule, loop = dr.MeasuredRate(), Loop(4, dim=4)
+    state = loop.run(rule, rule.init(), 100)[2]
+    before = state["turned"] / state["walked"]
+    row = loop.draw(rule)
+    jump = row | {"cross": -2000.0 * row["spread"], "spread": 3000.0 * row["spread"]}
+    state = rule.update(state, dr.Signal(**jump))[1]
+    state = rule.update(state, dr.Signal(**loop.draw(rule)))[1]
+    assert state["turned"] / state["walked"] > 0.9 * before > 0.0
+
+
 @pytest.mark.parametrize("times", [0.1, 3.0, 1000.0])
 def test_a_curvature_far_from_the_guess_is_found(times):
     """A gradient of `times` the size has that curvature; the first guess is 1.6."""

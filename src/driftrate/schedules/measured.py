@@ -31,6 +31,7 @@ _FLAT = 0.2  # the least L; without parts 1.6, for noise that persists would hid
 _STEADY = 0.999  # the share of the past that the measurement of L keeps a step
 _CAREFUL = 0.125  # of ζ/L: the first step
 _USUAL = 4.0  # times the expected square: the longest that a step is while L is not measured
+_LOUD = 10.0  # times the noise expected now: products of such a batch may not lower L
 _CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
 
 
@@ -93,7 +94,7 @@ class MeasuredRate(Schedule):
     lagged: bool = False
     relative: bool = False
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
         if self.max_rate is not None:
@@ -140,6 +141,7 @@ class MeasuredRate(Schedule):
             "calm": 0.0,
             "rest": 0.0,
             "doubted": 0.0,
+            "spread": 0.0,  # of the last batch
             "foreseen": 0.0,  # what the next product with the trail would be without a step
             "way": 0.0,  # η⟨g, h⟩ of the last step, h the trail after it
             "turned": 0.0,
@@ -226,6 +228,7 @@ class MeasuredRate(Schedule):
                 # Squared: a little doubt does not end a rest.
                 "rest": (state["rest"] + 1.0) * (1.0 - (1.0 - calm) ** 2),
                 "doubted": 0.0 * used,
+                "spread": batch.spread,
                 "foreseen": TRAIL * along + (level if batch.cross is None else batch.cross),
                 "way": rate * (TRAIL * trail + batch.square),
                 "turned": turned,
@@ -329,7 +332,12 @@ class MeasuredRate(Schedule):
         loud = batch.square / (level + noise + _SMALLEST)
         if not self.relative:
             off = turn - way * (_PRIOR * _CURVED + turned) / (_PRIOR + walked)
-            loud = xp.where(off * way < 0.0, loud, 0.0 * loud)
+            smaller = off * way < 0.0
+            loud = xp.where(smaller, loud, 0.0 * loud)
+            # Nor must the product of the parts of a jump, which is in what was foreseen.
+            last = state["spread"]
+            jumped = smaller & (last > _LOUD * noise)
+            unit = unit + xp.where(jumped, 4.0 * last * last, 0.0 * last)
         weight = scale.dim / (unit * xp.where(loud > 1.0, loud, 1.0))
         weight = xp.where(batch.first, 0.0 * weight, weight)
         return _inside(xp, turned + weight * way * turn), _inside(xp, walked + weight * way * way)
