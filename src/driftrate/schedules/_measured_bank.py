@@ -19,6 +19,7 @@ _FRESH = 0.8  # the chance that a jump is still news a step later
 _PATIENCE = 4.0  # after so many steps of rest a change of drift is half as likely
 _ALERT = 100.0  # and a jump a fourth after so many, times √freedom: false alarms are rarer there
 _LEAST = 1e-12  # no hypothesis is given up; far below any chance of change, or no rest would last
+_SLIVER = 0.01  # of a hypothesis: less than this of a jump leaves its moments as they are
 _NEWS = 5.0  # a jump multiplies the gradient's square by anything up to e^5, all equally likely
 _TINY = 1e-30
 NAMES = ("level", "along", "level_error", "along_error", "shared", "weight", "floor")
@@ -247,10 +248,14 @@ class Bank(NamedTuple):
         come = switch * settled * worth
         old = (1.0 - _FRESH) * w[-1] * worth
         mass = stay + come + old
+        # What is hardly believed of a jump is far from what the others know: one bell curve over
+        # both would be as wide as the jump, and at rest that would be most of what is known.
+        old = old * (old / (old + _SLIVER * mass))
+        carried = stay + come + old
 
         def blend(rows: Array) -> tuple[Array, Array, Array]:
             pool = vx.sum(among * rows, axis=0)
-            return rows, pool, (stay * rows + come * pool + old * rows[-1]) / mass
+            return rows, pool, (stay * rows + come * pool + old * rows[-1]) / carried
 
         def moment(errors: Array, a: tuple[Array, ...], b: tuple[Array, ...]) -> Array:
             # Of two of level and along: their rows, the pool of all, and what they become.
@@ -258,7 +263,7 @@ class Bank(NamedTuple):
             own = errors + (a[0] - a[2]) * (b[0] - b[2])
             all_of = pooled + (a[1] - a[2]) * (b[1] - b[2])
             jumped = errors[-1] + (a[0][-1] - a[2]) * (b[0][-1] - b[2])
-            return (stay * own + come * all_of + old * jumped) / mass
+            return (stay * own + come * all_of + old * jumped) / carried
 
         xs, cs = blend(self.level), blend(self.along)
         return self._replace(

@@ -53,8 +53,8 @@ class MeasuredRate(Schedule):
     A bank of hypotheses on the drift q (a target that rests, that drifts at one of six speeds, or
     that has just jumped) corrects (v, c) as Kalman filters do, and is believed by how well it
     foretold each product and the gradient's square. The noise is N = κv + s, κ = (D + 1)/B as for
-    normal covariates, s that of each hypothesis, D the effective dimension, measured as the inverse
-    mean square of what was not foretold of the products. Drift and jumps are expected less the
+    normal covariates, s that of each hypothesis, D the effective dimension, measured by what was
+    not foretold of the products, from batch to batch. Drift and jumps are expected less the
     longer the target rests. The rate acts on this very batch; `lagged` uses the batches before
     alone, as the theorems ask.
 
@@ -139,6 +139,8 @@ class MeasuredRate(Schedule):
             "seen": 1.0,
             "squares": 1.0 / _UNKNOWN,
             "calm": 0.0,
+            "off_trail": 0.0,  # what was not foretold of the last products, in units of their noise
+            "off_cross": 0.0,
             "rest": 0.0,
             "doubted": 0.0,
             "spread": 0.0,  # of the last batch
@@ -286,12 +288,13 @@ class MeasuredRate(Schedule):
         bank = bank._replace(floor=_inside(vx, floor))
         usual = _plain(xp, bank.mean(bank.floor))
         calm = xp.where(first, 0.0 * news, _less(xp, state["calm"] + _CALM, 1.0 - news))
-        seen, squares = foretold.surprise(xp, scale, batch)
+        seen, squares, off = foretold.surprise(xp, state, scale, batch)
         seen = _KEEP * scale.seen + calm * seen
         squares = _KEEP * scale.squares + calm * squares
         return bank, {
             "unit": _inside(xp, xp.where(unit > usual, unit, usual)),
             "recent": _inside(xp, recent),
+            **off,
             "calm": calm,
             "seen": xp.where(first, scale.seen, seen),
             "squares": xp.where(
@@ -501,16 +504,20 @@ class _Foretold(NamedTuple):
             bank.mean(bank.along_error + (bank.along - along) ** 2),
         )
 
-    def surprise(self, xp: Any, scale: _Scale, batch: _Batch) -> tuple[Array, Array]:
-        """Return weights of, and squares over D times, what noise made of this batch's products."""
+    def surprise(
+        self, xp: Any, state: State, scale: _Scale, batch: _Batch
+    ) -> tuple[Array, Array, State]:
+        """Return weights of, and squares over D times, what noise made of products, and it."""
         noise, level = _plain(xp, self.noise), _plain(xp, self.level)
         loud = scale.loud(batch.square, level + noise + _SMALLEST)
         seen = squares = 0.0 * level
+        last = {name: state[name] for name in ("off_trail", "off_cross")}
         share = (noise / (level + noise + _SMALLEST)) ** 2
         if batch.trail is not None:
             off = batch.trail / loud**0.5 - _plain(xp, self.along)
             error = _plain(xp, self.along_error + _VAGUE * self.along**2)
-            one = _look(xp, off, error, noise * scale.length, scale.dim)
+            unit = noise * scale.length
+            *one, last["off_trail"] = _look(xp, off, error, unit, scale.dim, last["off_trail"])
             # A trail from louder times tells more of them than of the noise now.
             like = (level + noise) / ((1.0 - TRAIL * TRAIL) * scale.length + _SMALLEST)
             like = _less(xp, like, 1.0) ** 2
@@ -519,21 +526,25 @@ class _Foretold(NamedTuple):
             off = batch.cross / loud - level
             unit = (batch.pairs * noise + 4.0 * level) * noise
             error = _plain(xp, self.level_error + _VAGUE * self.level**2)
-            one = _look(xp, off, error, unit, scale.dim)
+            *one, last["off_cross"] = _look(xp, off, error, unit, scale.dim, last["off_cross"])
             seen, squares = seen + one[0], squares + one[1]
-        return share * seen, share * squares
+        return share * seen, share * squares, last
 
 
-def _look(xp: Any, off: Array, error: Array, unit: Array, dim: Array) -> tuple[Array, Array]:
-    """Return a weight, and it times an estimate of 1/D from a square whose mean is error + unit/D.
+def _look(
+    xp: Any, off: Array, error: Array, unit: Array, dim: Array, last: Array
+) -> tuple[Array, Array, Array]:
+    """Return a weight, it times an estimate of 1/D, and `off` in units of the noise √unit.
 
-    The more of it was uncertain anyhow, the less it weighs; odd ones are cut.
+    The estimate is half the squared difference to the `last` one: what is wrong for long with what
+    was foretold cancels, and does not pass for noise. The more of it was uncertain, the less it
+    weighs; odd ones are cut.
     """
     unit = unit + _SMALLEST**2
     weight = (unit / (unit + dim * error)) ** 2
-    value = (off * off - error) / unit
-    value = _less(xp, value, 9.0 / dim)
-    return weight, weight * xp.where(value > -1.0 / dim, value, -1.0 / dim)
+    off = _inside(xp, off / unit**0.5)
+    value = _less(xp, 0.5 * (off - last) ** 2, 9.0 / dim)
+    return weight, weight * value, off
 
 
 def _share(xp: Any, bank: Bank, scale: _Scale) -> Array:
