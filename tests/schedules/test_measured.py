@@ -260,12 +260,12 @@ def test_no_run_is_lost_after_several_descents():
     assert found.max() < 2.0 * np.median(found)
 
 
-def test_few_runs_take_their_own_noise_for_drift():
+def test_no_run_takes_its_own_noise_for_drift():
     """In two coordinates one hypothesis' noise is another's signal: each keeps its own."""
     nature = stream(standstill(2, 800), batch=4, noise=1.0)
     found = dr.simulate(nature, dr.MeasuredRate(1.0, "sequence"), 512, seed=0).total
-    # Fewer than one in 6,000 is expected: of 512 runs two or more once in 300 times.
-    assert np.sum(found > 6.0 * np.median(found)) <= 1
+    # Of 6,720 other runs none was so far off; without the bound on the level one of these is.
+    assert found.max() < 6.0 * np.median(found)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -507,7 +507,7 @@ class _Foretold(NamedTuple):
     def surprise(
         self, xp: Any, state: State, scale: _Scale, batch: _Batch
     ) -> tuple[Array, Array, State]:
-        """Return weights of, and squares over D times, what noise made of products, and it."""
+        """Return weights of, and squares over D times, what noise made of products, and that."""
         noise, level = _plain(xp, self.noise), _plain(xp, self.level)
         loud = scale.loud(batch.square, level + noise + _SMALLEST)
         seen = squares = 0.0 * level
