@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import betaln
 
 import driftrate as dr
 from driftrate.errors import ConfigError, SignalError
+from driftrate.schedules import _measured_bank
 from driftrate.streams import LinearStream, bursty, random_walk, spiral, standstill
 
 MODES = ("parts", "sequence")
@@ -322,6 +324,39 @@ def test_finds_a_jump_after_rest(mode):
     found = (run.rates[:, 500:] > 0.5 * greedy).any(axis=1).mean()
     # At least 95 of 100, less three standard errors: one product of halves a step finds 79.
     assert found > 0.95 - 3.0 * math.sqrt(0.95 * 0.05 / 200)
+
+
+@given(a=st.floats(0.1, 1e5))
+def test_the_law_of_the_square_integrates_to_one(a):
+    heavy, thin = _measured_bank._beta(np, np.float64(a))
+    assert heavy == pytest.approx(-betaln(a, _measured_bank._HEAVY), rel=1e-9)
+    assert thin == pytest.approx(-betaln(a, _measured_bank._THIN), rel=1e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_tail_of_the_square_is_learned_at_rest(mode):
+    """Normal noise has a thin one; batches of which one in ten has three times the noise do not."""
+    rule = dr.MeasuredRate(1.0, mode)
+    even, odd = Loop(1, distance=0.0), Loop(1, distance=0.0)
+    regular, irregular = even.run(rule, rule.init(), 200)[2], rule.init()
+    for step in range(200):
+        irregular = odd.run(rule, irregular, 1, times=1.0 if step % 10 else 3.0)[2]
+    assert regular["regular"] > 0.5
+    assert irregular["regular"] < 0.1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_long_rest_does_not_make_it_deaf(mode):
+    """Where the squares were regular, a jump after 10⁴ steps of rest is plain all the same."""
+    found = 0
+    for seed in range(24):
+        rule, loop = dr.MeasuredRate(1.0, mode), Loop(seed, distance=0.0)
+        state = loop.run(rule, rule.init(), 300)[2] | {"rest": 1e4}
+        loop.theta[1] += 1.8
+        # Half of B/(B + D + 1), the highest rate in so little noise for normal covariates.
+        found += max(loop.run(rule, state, 3)[1]) > 0.5 * 32 / (32 + 65)
+    # At least 95 of 100, less three standard errors.
+    assert found / 24 > 0.95 - 3.0 * math.sqrt(0.95 * 0.05 / 24)
 
 
 FAULTS = {

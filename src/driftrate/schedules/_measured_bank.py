@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -17,9 +18,10 @@ _SWITCH = 0.003  # the chance a step that the drift changes, while nothing has r
 _JUMP = 0.008  # the chance of a jump, likewise
 _FRESH = 0.8  # the chance that a jump is still news a step later
 _PATIENCE = 4.0  # after so many steps of rest a change of drift is half as likely
-_ALERT = 100.0  # and a jump a fourth after so many, times √freedom: false alarms are rarer there
+_ALERT = 100.0  # and a jump a fourth after so many
 _LEAST = 1e-12  # no hypothesis is given up; far below any chance of change, or no rest would last
 _SLIVER = 0.01  # of a hypothesis: less than this of a jump leaves its moments as they are
+_HEAVY, _THIN = 6.0, 24.0  # half the lower degrees of freedom of ‖g‖², if odd or if regular
 _NEWS = 5.0  # a jump multiplies the gradient's square by anything up to e^5, all equally likely
 _TINY = 1e-30
 NAMES = ("level", "along", "level_error", "along_error", "shared", "weight", "floor")
@@ -134,28 +136,32 @@ class Bank(NamedTuple):
         return _normal(self.xp, self.weight / (odd * odd * scale * self.xp.sqrt(total)))
 
     def see_square(
-        self, square: Array, noise: Array, slope: Array, freedom: Array
-    ) -> tuple[Bank, Array]:
-        r"""Correct by the gradient's square, and return how likely it was without a jump.
+        self, square: Array, noise: Array, slope: Array, freedom: Array, regular: Array
+    ) -> tuple[Bank, Array, Array]:
+        r"""Correct by the gradient's square; return how likely it was without a jump, and its tail.
 
-        Its ratio to the mean is taken for an F variate with 12 lower degrees of freedom, of density
-        u^a (1 + u)^{-(a+6)}/B(a, 6), u = a·ratio/6, in its logarithm.
+        Its ratio to the mean is taken for an F variate with 2b lower degrees of freedom, of density
+        u^a (1 + u)^{-(a+b)}/B(a, b), u = a·ratio/b, in its logarithm. The belief in b = 24, a thin
+        tail, is learned: where squares are regular a jump is plain to see, and elsewhere b = 6
+        takes none of them for one.
 
         Args:
             square: ‖g‖².
             noise: E‖ξ‖² under each hypothesis.
             slope: The derivative of the square's mean by the level.
             freedom: The square's degrees of freedom.
+            regular: The belief in the thin tail.
         """
         vx = self.xp
         expected = self.level + noise
         relative = self.level_error * (slope / expected) ** 2
         a = 0.5 / (1.0 / freedom + 0.5 * relative)
-        u = a * (square / expected) / 6.0 + _TINY
-        density = a * vx.log(u) - (a + 6.0) * vx.log1p(u)
-        beta = a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (a + 4.0) * (a + 5.0) / 120.0
-        density = density + vx.log(_NEWS * beta)
-        weight = self.weight * vx.exp(vx.where(density > -60.0, density, -60.0))
+        ratio = a * (square / expected) + _TINY
+        heavy, thin = _beta(vx, a)
+        heavy = (1.0 - regular) * self.weight * _density(vx, a, _HEAVY, ratio, heavy)
+        thin = regular * self.weight * _density(vx, a, _THIN, ratio, thin)
+        weight = heavy + thin
+        likely = vx.sum(weight, axis=0)
         # A batch's residuals move all its products together: thrice the variance it should have.
         total = slope * slope * self.level_error + 6.0 * expected * expected / freedom
         most = 2.0 * vx.sqrt(total)
@@ -171,7 +177,7 @@ class Bank(NamedTuple):
             along_error=self.along_error - slope * way * self.shared,
             shared=(1.0 - slope * gain) * self.shared,
         )._sound()
-        return bank, vx.sum(weight, axis=0)
+        return bank, likely, vx.sum(thin, axis=0) / likely
 
     def jump(
         self,
@@ -183,7 +189,6 @@ class Bank(NamedTuple):
         product: Array,
         trail: Array,
         falls: Array,
-        freedom: Array,
     ) -> Bank:
         """Let the target jump to `level`, as far as the gradient's square shows it (`seen`).
 
@@ -196,12 +201,10 @@ class Bank(NamedTuple):
             product: That of the gradient with the trail, or None.
             trail: The trail's squared length over the effective dimension.
             falls: How much of the noise falls with the signal.
-            freedom: The square's degrees of freedom.
         """
         vx, here = self.xp, self.jumped
-        alert = _ALERT * freedom**0.5
         # Squared: what false alarms leave behind then falls as 1/t, as the optimal rate does.
-        chance = seen * _JUMP * (alert / (alert + rest)) ** 2
+        chance = seen * _JUMP * (_ALERT / (_ALERT + rest)) ** 2
         news = chance / (chance + (1.0 - chance) * otherwise)
         before = vx.where(here, 0.0 * self.weight, self.weight)
         along = vx.sum(before * self.along, axis=0)
@@ -337,6 +340,24 @@ class Bank(NamedTuple):
             along_error=along_error,
             shared=vx.where(shared > -most, shared, -most),
         )
+
+
+def _beta(vx: Any, a: Array) -> tuple[Array, Array]:
+    """Return -log B(a, b) for the heavy tail and the thin one.
+
+    Γ(a + 6)/Γ(a) is a product; Γ(a + 24)/Γ(a + 6) is Stirling's, so arranged that nothing cancels.
+    """
+    heavy = vx.log(a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (a + 4.0) * (a + 5.0))
+    more, low, high = _THIN - _HEAVY, a + _HEAVY, a + _THIN
+    thin = heavy + (low - 0.5) * vx.log1p(more / low) + more * (vx.log(high) - 1.0)
+    thin = thin + (1.0 / high - 1.0 / low) / 12.0
+    return heavy - math.lgamma(_HEAVY), thin - math.lgamma(_THIN)
+
+
+def _density(vx: Any, a: Array, b: float, ratio: Array, beta: Array) -> Array:
+    """Return the F density over that of a jump; `ratio` is a times the variate."""
+    value = beta + math.log(_NEWS) - a * vx.log1p(b / ratio) - b * vx.log1p(ratio / b)
+    return vx.exp(vx.where(value > -60.0, value, -60.0))
 
 
 def _last(vx: Any, rows: Array) -> Array:

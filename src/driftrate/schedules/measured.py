@@ -32,6 +32,8 @@ _STEADY = 0.999  # the share of the past that the measurement of L keeps a step
 _CAREFUL = 0.125  # of ζ/L: the first step
 _USUAL = 4.0  # times the expected square: the longest that a step is while L is not measured
 _LOUD = 10.0  # times the noise expected now: products of such a batch may not lower L
+_REGULAR = 0.01  # the belief that squares have a thin tail, before anything was seen
+_FADE = 0.01  # a step, its return there
 _CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
 
 
@@ -94,7 +96,7 @@ class MeasuredRate(Schedule):
     lagged: bool = False
     relative: bool = False
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
         if self.max_rate is not None:
@@ -144,6 +146,7 @@ class MeasuredRate(Schedule):
             "rest": 0.0,
             "doubted": 0.0,
             "spread": 0.0,  # of the last batch
+            "regular": _REGULAR,  # the belief that squares have a thin tail
             "foreseen": 0.0,  # what the next product with the trail would be without a step
             "way": 0.0,  # η⟨g, h⟩ of the last step, h the trail after it
             "turned": 0.0,
@@ -172,7 +175,9 @@ class MeasuredRate(Schedule):
                 vx.sqrt(scale.loud(batch.square, seen.level + noise)),
             )
         noise = seen.noise(scale.falls)
-        seen, otherwise = seen.see_square(batch.square, noise, 1.0 + scale.falls, scale.freedom)
+        seen, otherwise, tail = seen.see_square(
+            batch.square, noise, 1.0 + scale.falls, scale.freedom, state["regular"]
+        )
         seen = seen.jump(
             jump,
             error,
@@ -182,7 +187,6 @@ class MeasuredRate(Schedule):
             batch.trail,
             scale.length / scale.dim,
             scale.falls,
-            scale.freedom,
         )
         bank = _choose(vx, batch.first, bank, seen)
         if batch.cross is not None:
@@ -211,10 +215,15 @@ class MeasuredRate(Schedule):
                 used = xp.where(loud, used * shorter, used)
             rate = used * self._top(xp, known["turned"], known["walked"])
         bank, measured = self._measure(xp, state, bank, scale, batch, foretold)
+        # Learned at rest: what a jump explains tells nothing of the tail, and where the signal is
+        # large a thin one is too sure which part of the square is noise.
+        resting = bank.weight[0] + bank.weight[1]
+        tail = _plain(xp, state["regular"] + resting * (tail - state["regular"]))
+        tail = xp.where(batch.first, state["regular"], tail + _FADE * (_REGULAR - tail))
         scale = scale._replace(unit=measured["unit"])
         new, length = self._predict(xp, state, bank, scale, batch, used)
         ahead = _share(xp, new, scale) if self.lagged else 0.0 * used
-        calm = _plain(xp, bank.weight[0] + bank.weight[1])
+        calm = _plain(xp, resting)
         trail = 0.0 * rate if batch.trail is None else batch.trail
         # The noise of ⟨g, h⟩ itself is in the way of the step too, and would pass for curvature. A
         # network's signal is not followed well enough for that: there it passes, to be safe.
@@ -231,6 +240,7 @@ class MeasuredRate(Schedule):
                 "rest": (state["rest"] + 1.0) * (1.0 - (1.0 - calm) ** 2),
                 "doubted": 0.0 * used,
                 "spread": batch.spread,
+                "regular": tail,
                 "foreseen": TRAIL * along + (level if batch.cross is None else batch.cross),
                 "way": rate * (TRAIL * trail + batch.square),
                 "turned": turned,
