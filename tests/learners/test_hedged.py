@@ -99,6 +99,24 @@ def test_a_jump_is_followed_in_the_same_step():
     assert distances[305] < 0.02
 
 
+def test_false_alarms_fade_as_the_pool_comes_to_rest():
+    """A batch of 3.7 deviations moves the shares, but not after millions of steps of rest."""
+
+    def moved(state):
+        rng = np.random.default_rng(1)
+        x = rng.standard_normal((16, 4))
+        losses, gradients = batch_of(state, x, x[:, 0] + rng.standard_normal(16))
+        loud = np.sqrt(state["grad_sq"] * np.exp(3.7 * 1.05 * state["change"] ** 2))
+        gradients *= loud / np.linalg.norm(gradients[0])
+        after = POOL.update(state, np.full_like(losses, losses[0]), gradients)["shares"]
+        return np.abs(after - state["shares"]).sum()
+
+    young, _ = follow(rest(4), 300, noise=1.0)
+    old = young | {"octaves": young["octaves"] - 16.0}
+    assert moved(young) > 0.1
+    assert moved(old) < 0.1 * moved(young)
+
+
 def test_copies_that_diverge_restart_from_the_mixture():
     rng = np.random.default_rng(1)
     state = POOL.init(np.zeros(6))

@@ -20,6 +20,7 @@ _SPACING = 0.6  # octaves between neighbours; the second copy is at the scale c
 _LEAK, _SHARE = 0.02, 0.005  # part of a share that goes to neighbours, and to all, in 1/rate steps
 _FAST, _SLOW = 0.1, 0.01  # how fast running means forget, once they are older than 1/that
 _SURPRISE = (3.0, 2.0)  # deviations of log ‖g‖² when a jump is suspected, and more till it is sure
+_QUIET = 5e-4  # in units of the scale c: at slower rates a jump must be as much rarer as they are
 _FADE = log(0.4)  # at a jump an octave below the scale c gets 0.4 of what the one above gets
 _OVER = 0.3  # and what is above c gets 0.3 of what c gets
 _SLACK = 2.0  # times what this batch alone takes for the scale c: no more, whatever was before
@@ -55,8 +56,9 @@ class HedgedRate:
     and 0.005 Σ p_k 2^{o_k} of all shares is dealt out equally (fixed share). Both are chances per
     1/rate steps, the time in which a copy forgets: as the pool comes to rest they fade as 1/t.
 
-    *Jumps.* A batch whose log ‖g(θ̄)‖² is 3 to 5 deviations above the usual moves the shares, in the
-    same step, to the prior, which favours the fast copies.
+    *Jumps.* A batch whose log ‖g(θ̄)‖² is z to z + 2 deviations above the usual moves the shares, in
+    the same step, to the prior, which favours the fast copies. z = 3, and at rest z²/2 grows by
+    log(1 + 0.0005/Σ p_k 2^{o_k}), so that false alarms fade as 1/t too.
 
     *Restarts.* A copy that is faster than the mixture and whose mean loss is 4 times as high, or
     that is not finite, starts again from the mixture.
@@ -279,6 +281,11 @@ def _prior(xp: Any, octaves: Array) -> Array:
     return shares / xp.sum(shares, axis=-1, keepdims=True)
 
 
+def _speed(xp: Any, octaves: Array) -> Array:
+    """Return how fast a copy forgets, 1 at the scale c and above."""
+    return xp.exp(_LN2 * xp.where(octaves < 0.0, octaves, 0.0))
+
+
 def _ratio(xp: Any, a: Array, b: Array, other: Array) -> Array:
     return xp.where(b > 0, a / xp.where(b > 0, b, 1.0), other)
 
@@ -298,7 +305,10 @@ def _screen(xp: Any, state: State, loss: Array, gradient: Array) -> tuple[Array,
     # Square roots, so that a few jumps do not pass for noise: v = 1.05 (E sqrt|Δs/s|)² if normal.
     deviation = 1.05 * change * change
     jump = xp.log(size / xp.where(before > least, before, size)) / deviation
-    jump = (jump - _SURPRISE[0]) / _SURPRISE[1]
+    pace = xp.sum(state["shares"] * _speed(xp, state["octaves"]), axis=-1)
+    # The logarithm of a normal variate's chance to be above z is about -z²/2.
+    jump = jump - xp.sqrt(_SURPRISE[0] ** 2 + 2.0 * xp.log1p(_QUIET / pace))
+    jump = jump / _SURPRISE[1]
     jump = xp.where(jump > 0.0, xp.where(jump < 1.0, jump, 1.0), 0.0)
     first = count == 0
     last = xp.where(first, size, state["last"])
@@ -371,7 +381,7 @@ def _share(xp: Any, old: Array, evidence: Array, octaves: Array, jump: Array) ->
     """Return the new shares: evidence, neighbours, everyone, and the prior at a jump."""
     shares = old * xp.exp(xp.min(evidence, axis=-1, keepdims=True) - evidence)
     shares = shares / xp.sum(shares, axis=-1, keepdims=True)
-    speed = xp.exp(_LN2 * xp.where(octaves < 0.0, octaves, 0.0))
+    speed = _speed(xp, octaves)
     pace = xp.sum(shares * speed, axis=-1, keepdims=True)
     out = _LEAK * speed * shares
     faster = xp.concat([out[..., :1], out[..., :-1]], axis=-1)
