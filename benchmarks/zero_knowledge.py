@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import numpy as np
@@ -193,11 +193,16 @@ def ratios(found: Results, cells: list[Cell], name: str, over: str) -> list[Rati
         }
         least = min(mean[GREEDY], mean[CONSTANT])
         each = np.array(found[f"{cell}|{name}"]["totals"])
-        error = float(each.std(ddof=1) / len(each) ** 0.5 / each.mean())
+        error = standard_error(each) / each.mean()
         apart = least > 0.5 * found[f"{cell}|{CONSTANT}"]["zero"]
         base = mean[CONSTANT] if over == CONSTANT else least
         out.append(Ratio(mean[name] / base, error, str(cell), apart))
     return out
+
+
+def standard_error(values: Floats) -> float:
+    """Return the standard error of the mean."""
+    return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
 def geometric(values: Iterable[float]) -> float:
@@ -266,15 +271,15 @@ RESTING = ((2, 64, 1.0), (16, 16, 1.0), (128, 64, 1.0))
 DEAF = ", deaf"  # the same rule, which never expects a jump: false alarms cost it nothing
 
 
-def rest(dim: int, size: int, noise: float, name: str, seeds: int) -> list[float]:
-    """Return the mean regret after 10³, 10⁴ and 10⁵ steps of standstill."""
+def rest(dim: int, size: int, noise: float, name: str, seeds: int) -> list[list[float]]:
+    """Return each seed's regret after 10³, 10⁴ and 10⁵ steps of standstill."""
     stream = LinearStream(standstill(dim, 100_000), size, noise)
     rule = GreedyRate() if name == GREEDY else rules("linear")[name.removesuffix(DEAF)]
     chance = 0.0 if name.endswith(DEAF) else _measured_bank._JUMP
     with mock.patch.object(_measured_bank, "_JUMP", chance):
         run = dr.simulate(stream, rule, seeds=seeds, seed=SEED, record=Record(every=1000))
-    mean = run.regret.mean(axis=0)
-    return [float(mean[np.searchsorted(run.step, steps)]) for steps in (1000, 10_000, 100_000)]
+    places = np.searchsorted(run.step, (1000, 10_000, 100_000))
+    return cast(list[list[float]], run.regret[:, places].T.tolist())
 
 
 def run_rest(options: argparse.Namespace) -> None:
@@ -288,11 +293,14 @@ def run_rest(options: argparse.Namespace) -> None:
     }
     found = fill(options.out / f"rest-{options.seeds}.json", tasks, options.jobs)
     rows = []
-    for key, (first, second, third) in found.items():
+    for key, after in found.items():
         setting, name = key.split("|")
-        values = third, second - first, third - second
-        row = [*(f"{value:.4g}" for value in values), f"{values[2] / values[1]:.3f}"]
-        rows.append([name, setting, *row])
+        first, second, third = np.array(after)
+        early, late = second - first, third - second
+        ratio = float(late.mean() / early.mean())
+        error = standard_error(late - ratio * early) / early.mean()
+        means = [f"{x.mean():.4g} ± {standard_error(x):.2g}" for x in (third, early, late)]
+        rows.append([name, setting, *means, f"{ratio:.3f} ± {error:.3f}"])
     columns = "rule", "stream", "in all", "10³ to 10⁴", "10⁴ to 10⁵", "ratio"
     show(options.out / "rest.md", [("standstill: regret of two decades", columns, rows)])
 
