@@ -21,7 +21,7 @@ _PATIENCE = 4.0  # after so many steps of rest a change of drift is half as like
 _ALERT = 100.0  # and a jump a fourth after so many
 _LEAST = 1e-12  # no hypothesis is given up; far below any chance of change, or no rest would last
 _SLIVER = 0.01  # of a hypothesis: less than this of a jump leaves its moments as they are
-_HEAVY, _THIN = 6.0, 24.0  # half the lower degrees of freedom of ‖g‖², if odd or if regular
+_THIN = 24.0  # half the lower degrees of freedom of ‖g‖², where it is regular
 _NEWS = 5.0  # a jump multiplies the gradient's square by anything up to e^5, all equally likely
 _TINY = 1e-30
 NAMES = ("level", "along", "level_error", "along_error", "shared", "weight", "floor")
@@ -136,31 +136,37 @@ class Bank(NamedTuple):
         return _normal(self.xp, self.weight / (odd * odd * scale * self.xp.sqrt(total)))
 
     def see_square(
-        self, square: Array, noise: Array, slope: Array, freedom: Array, regular: Array
+        self,
+        square: Array,
+        noise: Array,
+        slope: Array,
+        freedom: Array,
+        heavy: float,
+        regular: Array,
     ) -> tuple[Bank, Array, Array]:
         r"""Correct by the gradient's square; return how likely it was without a jump, and its tail.
 
         Its ratio to the mean is taken for an F variate with 2b lower degrees of freedom, of density
         u^a (1 + u)^{-(a+b)}/B(a, b), u = a·ratio/b, in its logarithm. The belief in b = 24, a thin
-        tail, is learned: where squares are regular a jump is plain to see, and elsewhere b = 6
-        takes none of them for one.
+        tail, is learned: where squares are regular a jump is plain to see, and a heavier tail takes
+        less for one.
 
         Args:
             square: ‖g‖².
             noise: E‖ξ‖² under each hypothesis.
             slope: The derivative of the square's mean by the level.
             freedom: The square's degrees of freedom.
-            regular: The belief in the thin tail.
+            heavy: b of the heavy tail.
+            regular: The belief in the thin one.
         """
         vx = self.xp
         expected = self.level + noise
         relative = self.level_error * (slope / expected) ** 2
         a = 0.5 / (1.0 / freedom + 0.5 * relative)
         ratio = a * (square / expected) + _TINY
-        heavy, thin = _beta(vx, a)
-        heavy = (1.0 - regular) * self.weight * _density(vx, a, _HEAVY, ratio, heavy)
-        thin = regular * self.weight * _density(vx, a, _THIN, ratio, thin)
-        weight = heavy + thin
+        odd = (1.0 - regular) * self.weight * _density(vx, a, heavy, ratio)
+        thin = regular * self.weight * _density(vx, a, _THIN, ratio)
+        weight = odd + thin
         likely = vx.sum(weight, axis=0)
         # A batch's residuals move all its products together: thrice the variance it should have.
         total = slope * slope * self.level_error + 6.0 * expected * expected / freedom
@@ -342,22 +348,21 @@ class Bank(NamedTuple):
         )
 
 
-def _beta(vx: Any, a: Array) -> tuple[Array, Array]:
-    """Return -log B(a, b) for the heavy tail and the thin one.
-
-    Γ(a + 6)/Γ(a) is a product; Γ(a + 24)/Γ(a + 6) is Stirling's, so arranged that nothing cancels.
-    """
-    heavy = vx.log(a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (a + 4.0) * (a + 5.0))
-    more, low, high = _THIN - _HEAVY, a + _HEAVY, a + _THIN
-    thin = heavy + (low - 0.5) * vx.log1p(more / low) + more * (vx.log(high) - 1.0)
-    thin = thin + (1.0 / high - 1.0 / low) / 12.0
-    return heavy - math.lgamma(_HEAVY), thin - math.lgamma(_THIN)
-
-
-def _density(vx: Any, a: Array, b: float, ratio: Array, beta: Array) -> Array:
+def _density(vx: Any, a: Array, b: float, ratio: Array) -> Array:
     """Return the F density over that of a jump; `ratio` is a times the variate."""
-    value = beta + math.log(_NEWS) - a * vx.log1p(b / ratio) - b * vx.log1p(ratio / b)
+    value = math.log(_NEWS) - a * vx.log1p(b / ratio) - b * vx.log1p(ratio / b) - _beta(vx, a, b)
     return vx.exp(vx.where(value > -60.0, value, -60.0))
+
+
+def _beta(vx: Any, a: Array, b: float) -> Array:
+    """Return log B(a, b), b >= 6.
+
+    Γ(a + 6)/Γ(a) is a product; Γ(a + b)/Γ(a + 6) is Stirling's, so arranged that nothing cancels.
+    """
+    more, low, high = b - 6.0, a + 6.0, a + b
+    value = math.lgamma(b) - vx.log(a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (a + 4.0) * (a + 5.0))
+    value = value - (low - 0.5) * vx.log1p(more / low) - more * (vx.log(high) - 1.0)
+    return value - (1.0 / high - 1.0 / low) / 12.0
 
 
 def _last(vx: Any, rows: Array) -> Array:

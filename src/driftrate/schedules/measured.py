@@ -32,6 +32,9 @@ _STEADY = 0.999  # the share of the past that the measurement of L keeps a step
 _CAREFUL = 0.125  # of ζ/L: the first step
 _USUAL = 4.0  # times the expected square: the longest that a step is while L is not measured
 _LOUD = 10.0  # times the noise expected now: products of such a batch may not lower L
+# Half the lower degrees of freedom of squares that are not regular, and where a product of parts
+# vouches for what they say: without it, too sure a square would confirm what was believed.
+_HEAVY, _VOUCHED = 6.0, 12.0
 _REGULAR = 0.01  # the belief that squares have a thin tail, before anything was seen
 _FADE = 0.01  # a step, its return there
 _CALM = 0.05  # a step, the return of trust in the dimension's measurement after a jump
@@ -175,8 +178,9 @@ class MeasuredRate(Schedule):
                 vx.sqrt(scale.loud(batch.square, seen.level + noise)),
             )
         noise = seen.noise(scale.falls)
+        heavy = _HEAVY if batch.cross is None else _VOUCHED
         seen, otherwise, tail = seen.see_square(
-            batch.square, noise, 1.0 + scale.falls, scale.freedom, state["regular"]
+            batch.square, noise, 1.0 + scale.falls, scale.freedom, heavy, state["regular"]
         )
         seen = seen.jump(
             jump,
