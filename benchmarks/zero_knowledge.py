@@ -231,7 +231,7 @@ def summary(found: Results, cells: list[Cell], name: str, over: str) -> list[str
 
 def run_grid(model: str, options: argparse.Namespace) -> None:
     """Run the grid, and write its tables and picture."""
-    cells = grid(model)[:: options.every]
+    cells = [cell for cell in grid(model) if options.cells in str(cell)][:: options.every]
     names = [name for name in rules(model) if options.only in name]
     tasks: dict[str, Callable[[], Any]] = {}
     for cell in cells:
@@ -431,6 +431,7 @@ def main() -> None:
     study.add_argument("--rest", action="store_true", help="10⁵ steps of standstill")
     study.add_argument("--jump", action="store_true", help="one jump after 500 steps of rest")
     study.add_argument("--real", action="store_true", help="the real streams")
+    parser.add_argument("--cells", default="", help='cells whose name contains this: "d=2 B=4"')
     parser.add_argument("--every", type=int, default=1, help="run each n-th cell of a grid")
     parser.add_argument("--only", default="", help="rules whose name contains this")
     parser.add_argument("--seeds", type=int, default=8)
