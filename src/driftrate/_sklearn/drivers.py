@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, log, log1p, sqrt
+from math import inf, isfinite, log, sqrt
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -203,12 +203,8 @@ class Pool:
             return None
         size, change = min(max(square, _LEAST), 1.0 / _LEAST), now["change"]
         jump = log(size / before) / (1.05 * change * change) if before > _LEAST else 0.0
-        if jump > hedged._SURPRISE[0]:
-            pace = float(self.shares @ hedged._speed(np, self.octaves))
-            jump -= sqrt(hedged._SURPRISE[0] ** 2 + 2.0 * log1p(hedged._QUIET / pace))
-            jump /= hedged._SURPRISE[1]
-        else:
-            jump = 0.0
+        jump -= float(hedged._suspicion(np, self.shares, self.octaves))
+        jump /= hedged._SURPRISE[1]
         if now["count"] > 0:
             turn = sqrt(2.0 * abs(size - now["last"]) / (size + now["last"]))
             change += self._weight(1.0, hedged._SLOW) * (turn - change)

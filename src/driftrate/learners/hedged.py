@@ -286,6 +286,13 @@ def _speed(xp: Any, octaves: Array) -> Array:
     return xp.exp(_LN2 * xp.where(octaves < 0.0, octaves, 0.0))
 
 
+def _suspicion(xp: Any, shares: Array, octaves: Array) -> Array:
+    """Return z, the deviations of log ‖g‖² from which on a jump is suspected."""
+    pace = xp.sum(shares * _speed(xp, octaves), axis=-1)
+    # The logarithm of a normal variate's chance to be above z is about -z²/2.
+    return xp.sqrt(_SURPRISE[0] ** 2 + 2.0 * xp.log1p(_QUIET / pace))
+
+
 def _ratio(xp: Any, a: Array, b: Array, other: Array) -> Array:
     return xp.where(b > 0, a / xp.where(b > 0, b, 1.0), other)
 
@@ -305,10 +312,7 @@ def _screen(xp: Any, state: State, loss: Array, gradient: Array) -> tuple[Array,
     # Square roots, so that a few jumps do not pass for noise: v = 1.05 (E sqrt|Δs/s|)² if normal.
     deviation = 1.05 * change * change
     jump = xp.log(size / xp.where(before > least, before, size)) / deviation
-    pace = xp.sum(state["shares"] * _speed(xp, state["octaves"]), axis=-1)
-    # The logarithm of a normal variate's chance to be above z is about -z²/2.
-    jump = jump - xp.sqrt(_SURPRISE[0] ** 2 + 2.0 * xp.log1p(_QUIET / pace))
-    jump = jump / _SURPRISE[1]
+    jump = (jump - _suspicion(xp, state["shares"], state["octaves"])) / _SURPRISE[1]
     jump = xp.where(jump > 0.0, xp.where(jump < 1.0, jump, 1.0), 0.0)
     first = count == 0
     last = xp.where(first, size, state["last"])

@@ -221,13 +221,12 @@ class MeasuredRate(Schedule):
         bank, measured = self._measure(xp, state, bank, scale, batch, foretold)
         # Learned at rest: what a jump explains tells nothing of the tail, and where the signal is
         # large a thin one is too sure which part of the square is noise.
-        resting = bank.weight[0] + bank.weight[1]
-        tail = _plain(xp, state["regular"] + resting * (tail - state["regular"]))
+        calm = _plain(xp, bank.weight[0] + bank.weight[1])
+        tail = state["regular"] + calm * (_plain(xp, tail) - state["regular"])
         tail = xp.where(batch.first, state["regular"], tail + _FADE * (_REGULAR - tail))
         scale = scale._replace(unit=measured["unit"])
         new, length = self._predict(xp, state, bank, scale, batch, used)
         ahead = _share(xp, new, scale) if self.lagged else 0.0 * used
-        calm = _plain(xp, resting)
         trail = 0.0 * rate if batch.trail is None else batch.trail
         # The noise of ⟨g, h⟩ itself is in the way of the step too, and would pass for curvature. A
         # network's signal is not followed well enough for that: there it passes, to be safe.
