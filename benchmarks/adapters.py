@@ -229,8 +229,8 @@ def check_gpu() -> None:
 
 def check_sums() -> None:
     """Show that the fused sums are those of the definition, also at odd sizes."""
-    from driftrate._torch.measure import compared
-    from driftrate._torch.metric import Weight
+    from driftrate.adapters.torch.measure import compared
+    from driftrate.adapters.torch.metric import Weight
 
     torch.manual_seed(0)
     like, names = torch.zeros((), device="cuda"), ("square", "product", "apart", "whole")
@@ -256,7 +256,7 @@ def check_sums() -> None:
 
 def check_compiled() -> None:
     """Show what compiling an update takes, that it is done once, and that it changes nothing."""
-    from driftrate._torch.program import Program
+    from driftrate.adapters.torch.program import Program
 
     schedule = dr.MeasuredRate(max_rate=1.0, mode="sequence")
     like = torch.zeros((), device="cuda")

@@ -31,9 +31,9 @@ from rich.progress import track
 from rich.table import Table
 
 from driftrate import MeasuredRate
-from driftrate.paper.adam import Curves, Setting, Trial, train
-from driftrate.paper.figure6_protocols import RATES, RESETS
-from driftrate.streams.cytometry import CLASSES, Cells, CellStream, load_cells
+from driftrate.data.cytometry import CLASSES, Cells, CellStream, load_cells
+from driftrate.paper.figure6.adam import Curves, Setting, Trial, train
+from driftrate.paper.figure6.protocols import RATES, RESETS
 
 # Cumulative cross entropy at step 600: no reset, at the shifts, as the authors' program resets.
 REFERENCE = {

@@ -1,7 +1,7 @@
 """Ten real streams and ten drawn ones, every contestant, and the tables of `docs/benchmark.md`.
 
     python benchmarks/race.py [--out out/race] [--jobs 2] [--defaults-only] [--write PAGE]
-                              [--methods "sgd,HedgedRate"] [--only real|drawn]
+                              [--methods "sgd,HedgedSGD"] [--only real|drawn]
 
 The real streams are Parquet files in the folder `streams` of $DRIFTRATE_DATA (default
 ../shared/data); those that are not there are left out, and said so. A race that was stopped goes on
@@ -19,10 +19,10 @@ from time import perf_counter
 
 from rich.console import Console
 
+from driftrate._html import write_whole
 from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Leaderboard
-from driftrate.report.html import write_whole
-from driftrate.report.race import Race, race
-from driftrate.report.race_markdown import markdown
+from driftrate.race.markdown import markdown
+from driftrate.race.race import Race, race
 
 REAL = (
     "elec2", "noaa_weather", "covertype60k", "beijing_pm25", "bike_hourly",

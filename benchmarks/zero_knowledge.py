@@ -32,12 +32,12 @@ from rich.progress import track
 from rich.table import Table
 
 import driftrate as dr
+from driftrate._html import write_whole
 from driftrate.race.cell import Cell as RaceCell
 from driftrate.race.cell import canonical
 from driftrate.race.play import play
 from driftrate.race.sources import resolve
-from driftrate.report.html import write_whole
-from driftrate.schedules import _measured_bank
+from driftrate.schedules.measured import filter as _measured_bank
 from driftrate.simulation import GreedyRate, Record
 from driftrate.streams import (
     LinearStream,
@@ -80,7 +80,7 @@ def rules(model: str) -> dict[str, Any]:
     """Return what competes, by name."""
     top = {"linear": 1.0, "logistic": 4.0}[model]
     return {
-        "HedgedRate()": dr.HedgedRate(),
+        "HedgedSGD()": dr.HedgedSGD(),
         "MeasuredRate(1/L)": dr.MeasuredRate(max_rate=top),
         "MeasuredRate(1/L), sequence": dr.MeasuredRate(max_rate=top, mode="sequence"),
         "MeasuredRate()": dr.MeasuredRate(),
@@ -338,7 +338,7 @@ OTHERS = ("usenet1", "powersupply", "noaa_weather", "beijing_pm25", "metro_traff
 RATES = [float(f"{1.25**k:.4g}") for k in range(-42, 7)]
 ENTRANTS: dict[str, tuple[str, list[str]]] = {
     CONSTANT: ("sgd", [canonical({"lr": rate}) for rate in RATES]),
-    "HedgedRate()": ("HedgedRate", ["default"]),
+    "HedgedSGD()": ("HedgedSGD", ["default"]),
     "MeasuredRate()": ("MeasuredRate", ["default"]),
     "Adam, best of three": ("adam", [canonical({"lr": rate}) for rate in (0.1, 0.01, 0.001)]),
     "D-Adaptation": ("d-adapt sgd", ["default"]),

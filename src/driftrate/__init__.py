@@ -20,7 +20,7 @@ from driftrate.schedules import *  # noqa: F403
 
 # Heavier rooms are opened when they are first asked for, so that `import driftrate` stays light.
 _ROOMS = ("learners", "simulation", "streams", "theory")
-_NAMES = {"HedgedRate": "learners", "Run": "simulation", "simulate": "simulation"}
+_NAMES = {"HedgedSGD": "learners", "Run": "simulation", "simulate": "simulation"}
 
 __all__ = [  # noqa: PLE0604
     "Estimated",

@@ -51,7 +51,7 @@ def reproduce(
 ) -> None:
     """Run every experiment of the paper and write a page with a verdict on each claim."""
     from driftrate.paper.base import Context
-    from driftrate.report.reproduce import reproduce as run
+    from driftrate.paper.reproduce import reproduce as run
 
     context = Context(seeds=seeds, data=None if data is None else str(data))
     with _plainly():
@@ -99,9 +99,9 @@ def race(
     ] = 600.0,
 ) -> None:
     """Race methods on your streams and write a page with one table."""
-    from driftrate.report.race import Race
-    from driftrate.report.race import race as run
-    from driftrate.report.race_words import overall, verdict
+    from driftrate.race.race import Race
+    from driftrate.race.race import race as run
+    from driftrate.race.words import overall, verdict
 
     chosen = [name.strip() for name in methods.split(",") if name.strip()]
     settings = Race(

@@ -279,7 +279,7 @@ def test_half_precision_is_measured_in_full(mode, dtype):
 
 
 def test_ten_million_squares_are_summed_accurately():
-    from driftrate._torch.measure import squared
+    from driftrate.adapters.torch.measure import squared
 
     values = torch.rand(10_000_000) + 0.5
     like = torch.zeros((), dtype=torch.float64)

@@ -18,10 +18,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import driftrate as dr
-from driftrate._sklearn import losses
-from driftrate._sklearn.drivers import Pool
+from driftrate.adapters.sklearn import losses
+from driftrate.adapters.sklearn.drivers import Pool
 from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
-from driftrate.learners import HedgedRate
+from driftrate.learners import HedgedSGD
 from driftrate.sklearn import ShiftSGDClassifier, ShiftSGDRegressor
 
 # What scikit-learn lists for its own SGD estimators; a pool passes even these.
@@ -100,7 +100,7 @@ class Given:
 def test_the_fast_pool_is_the_pool(copies, flat):
     """Jumps, outliers, batches that are not finite, copies that diverge, a loss without bend."""
     rng = np.random.default_rng(copies)
-    rule = HedgedRate(copies=copies)
+    rule = HedgedSGD(copies=copies)
     slow = rule.init(np.zeros(5))
     fast = Pool(rule, rule.init(np.zeros(5)))
     restarts = 0
@@ -338,7 +338,7 @@ def test_shifts_are_noticed():
     ("options", "text"),
     [
         ({"loss": "poisson"}, "loss must be one of"),
-        ({"schedule": 0.1}, "schedule must be None, a HedgedRate or a Schedule, got 0.1"),
+        ({"schedule": 0.1}, "schedule must be None, a HedgedSGD or a Schedule, got 0.1"),
         ({"mode": "ranks"}, "mode must be one of"),
         ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
         ({"max_iter": 1.5}, "max_iter must be"),

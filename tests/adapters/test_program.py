@@ -8,8 +8,8 @@ from small_loop import Fraction
 from torch._dynamo.exc import TorchDynamoException
 
 import driftrate as dr
-from driftrate._torch import program
-from driftrate._torch.program import Program
+from driftrate.adapters.torch import program
+from driftrate.adapters.torch.program import Program
 from driftrate.errors import SignalError
 
 CPU = torch.device("cpu")

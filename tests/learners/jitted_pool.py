@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from driftrate.learners import HedgedRate
+from driftrate.learners import HedgedSGD
 
 
 def main(out: str, batches: str, wide: str) -> None:
     jax.config.update("jax_enable_x64", wide == "wide")
-    pool, traces = HedgedRate(), 0
+    pool, traces = HedgedSGD(), 0
 
     def update(state, x, y):
         nonlocal traces

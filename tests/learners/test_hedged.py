@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from driftrate.errors import ConfigError, SignalError, StateError
-from driftrate.learners import Ball, HedgedRate
+from driftrate.learners import Ball, HedgedSGD
 
-POOL = HedgedRate()
+POOL = HedgedSGD()
 
 
 def batch_of(state, x, y, pool=POOL):
@@ -329,7 +329,7 @@ def test_states_of_others_are_refused():
     saved = POOL.dump(POOL.init(np.zeros(2)))
     with pytest.raises(StateError, match="version"):
         POOL.load({**saved, "version": 99})
-    with pytest.raises(StateError, match="not of HedgedRate"):
+    with pytest.raises(StateError, match="not of HedgedSGD"):
         POOL.load({**saved, "schedule": "LinearRate"})
 
 
@@ -402,7 +402,7 @@ def test_a_loss_without_curvature_is_learnt_too():
 def test_bad_configurations_and_shapes_are_named():
     for bad in ({"copies": 2}, {"copies": 2.5}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
-            HedgedRate(**bad)
+            HedgedSGD(**bad)
     for theta in (1.0, np.float64(1.0), np.zeros(3, dtype=int)):
         with pytest.raises(ConfigError, match="init needs"):
             POOL.init(theta)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from driftrate.errors import ConfigError
-from driftrate.learners import Ball, Box, Ledger
+from driftrate.learners import Ball, Box
+from driftrate.simulation.ledger import Ledger
 
 VECTORS = arrays.arrays(np.float64, (3,), elements=st.floats(-5, 5))
 

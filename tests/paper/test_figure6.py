@@ -18,27 +18,28 @@ pytest.importorskip("sklearn")
 
 import driftrate as dr  # noqa: E402
 import driftrate.torch  # noqa: E402
-from driftrate.paper import figure6, figure6_cells  # noqa: E402
-from driftrate.paper.adam import Adam, Setting, Trial, train  # noqa: E402
+from driftrate.data.cytometry import (  # noqa: E402
+    CLASSES,
+    CellStream,
+    Phase,
+    load_cells,
+    simulate_cells,
+)
 from driftrate.paper.base import Context, table  # noqa: E402
-from driftrate.paper.descent import descend, measure_constants  # noqa: E402
-from driftrate.paper.figure6_claims import RULES  # noqa: E402
-from driftrate.paper.figure6_protocols import (  # noqa: E402
+from driftrate.paper.figure6 import cells as figure6_cells  # noqa: E402
+from driftrate.paper.figure6 import figure as figure6  # noqa: E402
+from driftrate.paper.figure6.adam import Adam, Setting, Trial, train  # noqa: E402
+from driftrate.paper.figure6.claims import RULES  # noqa: E402
+from driftrate.paper.figure6.descent import descend, measure_constants  # noqa: E402
+from driftrate.paper.figure6.halves import backward_halves  # noqa: E402
+from driftrate.paper.figure6.networks import Networks  # noqa: E402
+from driftrate.paper.figure6.protocols import (  # noqa: E402
     DESIGNS,
     RATES,
     RESETS,
     adam_name,
     measured_name,
     paper_rule,
-)
-from driftrate.paper.halves import backward_halves  # noqa: E402
-from driftrate.paper.networks import Networks  # noqa: E402
-from driftrate.streams.cytometry import (  # noqa: E402
-    CLASSES,
-    CellStream,
-    Phase,
-    load_cells,
-    simulate_cells,
 )
 
 HERE = Path(os.environ.get("DRIFTRATE_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -139,7 +139,7 @@ def test_what_is_not_installed_is_said_and_not_raised(monkeypatch, streams):
     assert "dog-optimizer" in result["message"]
 
 
-@pytest.mark.parametrize("name", ["ConvexRate", "LinearRate", "adam adwin resets", "HedgedRate"])
+@pytest.mark.parametrize("name", ["ConvexRate", "LinearRate", "adam adwin resets", "HedgedSGD"])
 def test_scores_that_are_not_finite_are_left_to_the_race(name):
     setup = Setup(Model("regression", 3, 1), BATCH, 2, 0)
     player = entrant(name).make("default", setup)
@@ -152,14 +152,14 @@ def test_scores_that_are_not_finite_are_left_to_the_race(name):
 def test_a_setting_must_be_of_json():
     setup = Setup(Model("regression", 3, 1), BATCH, 2, 0)
     with pytest.raises(ConfigError, match="got 'fast'"):
-        contestants()["HedgedRate"].make("fast", setup)
+        contestants()["HedgedSGD"].make("fast", setup)
 
 
 def test_who_is_who():
     entrants = contestants()
     assert {n for n, c in entrants.items() if not c.first_order} == {"kalman forgetting"}
     ours = {n for n, c in entrants.items() if c.ours}
-    assert {"HedgedRate", "ConvexRate", "NonconvexRate", "LinearRate"} <= ours
+    assert {"HedgedSGD", "ConvexRate", "NonconvexRate", "LinearRate"} <= ours
     assert all(c.family == "driftrate" for c in entrants.values() if c.ours)
     assert len(entrants) >= 26
 

@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
-from driftrate.race import contestants, digest, engine
+from driftrate import _digest as digest
+from driftrate.race import contestants, engine
 from driftrate.race.plan import make_plan
 from driftrate.race.store import Store
 
-WHO = ("sgd", "river linear", "kalman forgetting", "HedgedRate", "MeasuredRate")
+WHO = ("sgd", "river linear", "kalman forgetting", "HedgedSGD", "MeasuredRate")
 STREAM = "synthetic:walk,dim=2,steps=20"
 
 
@@ -71,12 +72,12 @@ def add(text):
         ("race/_synthetic.py", WHO),
         ("race/contestants/base.py", WHO),
         ("streams/paths.py", WHO),
-        ("streams/_columns.py", WHO),
+        ("data/_columns.py", WHO),
         ("race/contestants/_module.py", ["sgd"]),
         ("race/contestants/filters.py", ["kalman forgetting"]),
-        ("learners/hedged.py", ["HedgedRate"]),
-        ("schedules/measured.py", ["MeasuredRate"]),
-        ("schedules/_measured_bank.py", ["MeasuredRate"]),
+        ("learners/hedged_sgd.py", ["HedgedSGD"]),
+        ("schedules/measured/rate.py", ["MeasuredRate"]),
+        ("schedules/measured/filter.py", ["MeasuredRate"]),
         ("estimate/smoothness.py", ["MeasuredRate"]),
     ],
 )
@@ -87,7 +88,7 @@ def test_an_edit_changes_those_that_run_it(edit, file, whose):
 @pytest.mark.parametrize(
     "file",
     [
-        "cli.py", "errors.py", "report/race.py", "report/race_page.py", "race/leaderboard.py",
+        "cli.py", "errors.py", "race/race.py", "race/page.py", "race/leaderboard.py",
         "race/significance.py", "race/store.py", "race/engine.py", "race/child.py", "race/plan.py",
         "race/contestants/__init__.py", "paper/claims.py", "torch.py",
     ],
@@ -103,7 +104,7 @@ def test_words_and_layout_do_not_count(edit):
         lambda text: text.replace("(self, ", "(\n        self, "),
     ]
     for change in changes:
-        assert edit("learners/hedged.py", change) == set()
+        assert edit("learners/hedged_sgd.py", change) == set()
 
 
 def test_another_version_of_a_package_counts_for_those_that_need_it(monkeypatch):
@@ -125,7 +126,7 @@ def test_another_version_of_a_package_counts_for_those_that_need_it(monkeypatch)
 
 def test_processes_agree():
     script = (
-        "from driftrate.race import contestants; from driftrate.race.digest import digest;"
+        "from driftrate.race import contestants; from driftrate._digest import digest;"
         f"print(*(digest(contestants()[name]) for name in {WHO!r}))"
     )
     for seed in "1", "2":  # of hashes of strings, and with them the order of sets
@@ -136,7 +137,7 @@ def test_processes_agree():
 
 
 def test_an_edited_rule_is_played_again_and_the_others_are_not(edit, tmp_path):
-    methods = ["HedgedRate", "kalman forgetting"]
+    methods = ["HedgedSGD", "kalman forgetting"]
 
     def cells():
         return make_plan([STREAM], contestants(), methods=methods, grid=False).cells
@@ -144,7 +145,7 @@ def test_an_edited_rule_is_played_again_and_the_others_are_not(edit, tmp_path):
     first = cells()
     with Store(tmp_path / "race.sqlite") as store:
         assert {result["status"] for _, result in engine.run(first, store, jobs=1)} == {"ok"}
-        edit("learners/hedged.py", add)
+        edit("learners/hedged_sgd.py", add)
         missing = [cell for cell in cells() if store.get(cell) is None]
-    assert [cell.method for cell in missing] == ["HedgedRate"]
+    assert [cell.method for cell in missing] == ["HedgedSGD"]
     assert len(first) == 2

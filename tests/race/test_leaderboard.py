@@ -11,9 +11,9 @@ import pytest
 from driftrate.race.cell import Cell
 from driftrate.race.child import without_result
 from driftrate.race.leaderboard import Leaderboard
+from driftrate.race.page import render_race
 from driftrate.race.significance import block_p_value, compare
-from driftrate.report.race_page import render_race
-from driftrate.report.race_words import overall, verdict
+from driftrate.race.words import overall, verdict
 
 STEPS = 200
 
@@ -44,7 +44,7 @@ def cell(stream, method, setting="default", seed=0):
 
 WHO = {
     name: SimpleNamespace(name=name, family="toy", first_order=name != "filter", ours=ours)
-    for name, ours in [("sgd", 0), ("adam", 0), ("filter", 0), ("HedgedRate", 1)]
+    for name, ours in [("sgd", 0), ("adam", 0), ("filter", 0), ("HedgedSGD", 1)]
 }
 
 
@@ -59,13 +59,13 @@ def rows(results, column="default"):
 
 class TestRows:
     def test_ranks_by_loss_with_shared_places(self):
-        losses = {"sgd": 2.0, "adam": 1.0, "filter": 0.5, "HedgedRate": 1.0}
+        losses = {"sgd": 2.0, "adam": 1.0, "filter": 0.5, "HedgedSGD": 1.0}
         found = rows({cell("a", name): result(loss) for name, loss in losses.items()})
         assert {name: row.rank for name, row in found.items()} == {
-            "filter": 1.0, "adam": 2.5, "HedgedRate": 2.5, "sgd": 4.0,
+            "filter": 1.0, "adam": 2.5, "HedgedSGD": 2.5, "sgd": 4.0,
         }  # fmt: skip
         assert {name: row.rank_first_order for name, row in found.items()} == {
-            "filter": None, "adam": 1.5, "HedgedRate": 1.5, "sgd": 3.0,
+            "filter": None, "adam": 1.5, "HedgedSGD": 1.5, "sgd": 3.0,
         }  # fmt: skip
 
     @pytest.mark.parametrize("status", ["failed", "diverged", "timeout"])
@@ -107,15 +107,15 @@ class TestRows:
     def test_hindsight_best_constant_rate(self):
         results = {}
         for stream, mine, best in [("a", 1.0, 2.0), ("b", 2.0, 1.0), ("c", 1.0, 4.0)]:
-            results[cell(stream, "HedgedRate")] = result(mine)
+            results[cell(stream, "HedgedSGD")] = result(mine)
             results[cell(stream, "sgd")] = result(10.0)
             results[cell(stream, "sgd", '{"lr":0.1}')] = result(best)
-        wins = board(results).against_constant("HedgedRate")
+        wins = board(results).against_constant("HedgedSGD")
         assert (wins.won, wins.streams) == (2, 3)
         assert wins.ratio == pytest.approx((0.5 * 2 * 0.25) ** (1 / 3))
 
     def test_a_method_that_sits_streams_out_is_not_compared(self):
-        results = {cell(s, m): result(1.0) for s in "abc" for m in ("sgd", "adam", "HedgedRate")}
+        results = {cell(s, m): result(1.0) for s in "abc" for m in ("sgd", "adam", "HedgedSGD")}
         results[cell("a", "filter")] = result(0.5)
         standings = {one.method: one for one in board(results).standings()}
         assert (standings["filter"].streams, standings["filter"].tied) == (1, None)
@@ -213,19 +213,19 @@ class TestWithinAStream:
 
 class TestWords:
     def test_says_plainly_where_we_lose(self):
-        losses = {"filter": 0.88, "sgd": 0.9, "adam": 0.95, "HedgedRate": 1.0}
+        losses = {"filter": 0.88, "sgd": 0.9, "adam": 0.95, "HedgedSGD": 1.0}
         results = {
             cell("a", name): result(loss, noise=0.01, seed=k)
             for k, (name, loss) in enumerate(losses.items())
         }
         said = " ".join(verdict(board(results), "a"))
         assert "filter wins at its default: mean loss 0.8800, 2.2 % below sgd (0.9000;" in said
-        assert "HedgedRate is 4th of 4 here; filter leads it by 12 % (significant, p < 0" in said
+        assert "HedgedSGD is 4th of 4 here; filter leads it by 12 % (significant, p < 0" in said
         assert "It is not a first-order method; among those sgd leads" in said
 
     def test_a_lead_within_the_noise_is_called_so(self):
         results = {
-            cell("a", "HedgedRate"): result(1.0, noise=1.0, seed=1),
+            cell("a", "HedgedSGD"): result(1.0, noise=1.0, seed=1),
             cell("a", "sgd"): result(1.001, noise=1.0, seed=2),
         }
         assert "not significant, p = " in verdict(board(results), "a")[0]
@@ -233,22 +233,22 @@ class TestWords:
     def test_nobody_and_one_alone(self):
         bad = {cell("a", "sgd"): result(status="failed")}
         assert verdict(board(bad), "a") == ["No method came through a."]
-        one = {**bad, cell("a", "HedgedRate"): result(1.0)}
-        assert verdict(board(one), "a")[0].startswith("HedgedRate alone came through")
-        ours = {cell("a", "HedgedRate"): result(status="diverged"), cell("a", "sgd"): result(1.0)}
+        one = {**bad, cell("a", "HedgedSGD"): result(1.0)}
+        assert verdict(board(one), "a")[0].startswith("HedgedSGD alone came through")
+        ours = {cell("a", "HedgedSGD"): result(status="diverged"), cell("a", "sgd"): result(1.0)}
         ours[cell("a", "adam")] = result(2.0)
-        assert "HedgedRate diverged here." in verdict(board(ours), "a")
+        assert "HedgedSGD diverged here." in verdict(board(ours), "a")
 
     def test_over_all_streams(self):
-        losses = {"filter": 0.5, "HedgedRate": 0.8, "sgd": 1.0, "adam": 2.0}
+        losses = {"filter": 0.5, "HedgedSGD": 0.8, "sgd": 1.0, "adam": 2.0}
         results = {cell(s, m): result(loss) for s in "abc" for m, loss in losses.items()}
         results |= {cell(s, "sgd", '{"lr":1}'): result(0.9) for s in "abc"}
         said = overall(board(results))
         assert said[0] == (
             "Among 4 methods, each at its default, filter has the best mean rank over 3 streams "
-            "(1.0); HedgedRate is 2nd (2.0)."
+            "(1.0); HedgedSGD is 2nd (2.0)."
         )
-        assert "Among 3 first-order methods, each at its default, HedgedRate has" in said[1]
+        assert "Among 3 first-order methods, each at its default, HedgedSGD has" in said[1]
         assert "on 3 of 3 streams; its loss is 0.889 times as high" in said[2]
         assert "in hindsight, filter has the best mean rank" in said[3]
 
@@ -261,7 +261,7 @@ class TestPage:
         for stream in streams:
             results[cell(stream, "sgd")] = result(1.0)
             results[cell(stream, "adam")] = result(status="timeout")
-            results[cell(stream, "HedgedRate")] = result(0.5, regret=3.0)
+            results[cell(stream, "HedgedSGD")] = result(0.5, regret=3.0)
             if grid:
                 results[cell(stream, "sgd", '{"lr":0.1}')] = result(0.7)
         text = render_race(board(results), "A test.", {"cocob": "needs <parameterfree>"})
@@ -277,7 +277,7 @@ class TestPage:
             (cell("a", "adam"), result(status="failed")),
             (cell("b", "sgd"), result(1.0)),
             (cell("b", "sgd", '{"lr":0.1}'), result(0.7)),
-            (cell("c", "HedgedRate", seed=1), result(1.0)),
+            (cell("c", "HedgedSGD", seed=1), result(1.0)),
             (cell("c", "sgd", '{"lr":0.1}'), result(1.0)),
             (cell("d", "filter", '{"forget":0.1}'), result(1.0)),
         ]

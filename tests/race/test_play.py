@@ -7,16 +7,16 @@ import time
 import numpy as np
 import pytest
 
+from driftrate._digest import digest
 from driftrate.race import CURVE_POINTS, Cell, contestants, play, resolve
 from driftrate.race.contestants import Contestant
-from driftrate.race.digest import digest
 from driftrate.race.models import losses
 
 SPEC = "synthetic:walk,dim=3,steps=300,noise=0.5"
 module = importlib.import_module("driftrate.race.play")
 
 
-def make(method="HedgedRate", spec=SPEC, model="linear", seed=0, fingerprint=None, code=""):
+def make(method="HedgedSGD", spec=SPEC, model="linear", seed=0, fingerprint=None, code=""):
     return Cell(spec, None, None, model, 8, method, "default", seed, fingerprint or spec, code)
 
 
@@ -162,7 +162,7 @@ def test_a_contestant_that_is_late(enter):
         ({"spec": "synthetic:zigzag"}, "kind must be one of"),
         ({"model": "softmax"}, "does not fit a target of numbers"),
         ({"fingerprint": "other"}, "has changed"),
-        ({"code": "other"}, "HedgedRate or a package that it needs is not the one"),
+        ({"code": "other"}, "HedgedSGD or a package that it needs is not the one"),
     ],
 )
 def test_a_cell_that_cannot_be_played(options, says):
@@ -183,7 +183,7 @@ def test_warnings_and_threads_are_left_as_they_were():
 
 
 def test_a_cell_of_this_code_is_played():
-    assert play(make(code=digest(contestants()["HedgedRate"])))["status"] == "ok"
+    assert play(make(code=digest(contestants()["HedgedSGD"])))["status"] == "ok"
 
 
 def test_a_key_changes_with_everything_that_determines_a_result():
@@ -203,6 +203,6 @@ def test_tracking_beats_standing_still():
     nothing = sum(
         0.5 * float((b.oracle**2).mean()) for b in resolve(spec, None, None, None, 8).batches(0)
     )
-    for name in ("HedgedRate", "kalman forgetting", "ConvexRate"):
+    for name in ("HedgedSGD", "kalman forgetting", "ConvexRate"):
         assert name in contestants()
         assert play(make(name, spec))["regret"] < 0.2 * nothing

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from driftrate.cli import app
 from driftrate.errors import DataError
 from driftrate.race import engine
-from driftrate.report.race import Race, race
-from driftrate.report.race_screen import seconds_left
+from driftrate.race.race import Race, race
+from driftrate.race.screen import seconds_left
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 STREAMS = ["synthetic:walk,dim=3,steps=60", "synthetic:spiral,dim=4,steps=100"]
-METHODS = ["HedgedRate", "ader", "kalman forgetting"]
+METHODS = ["HedgedSGD", "ader", "kalman forgetting"]
 KILLS = int(os.environ.get("DRIFTRATE_KILLS", "1"))
 SEEDS = KILLS + 1
 
@@ -150,12 +150,12 @@ def test_a_killed_command_goes_on(made, tmp_path):
     assert other.returncode == 0
     assert not list(tmp_path.glob("*.part"))
     assert without_times(tmp_path) == without_times(made[0])
-    assert "HedgedRate" in done.stdout
+    assert "HedgedSGD" in done.stdout
     assert str(tmp_path / "index.html") in done.stdout.replace("\n", "")
 
 
 def test_a_stop_from_the_keyboard_says_how_to_go_on(tmp_path):
-    arguments = ["synthetic:walk,steps=20000", "--methods", "HedgedRate", "--out", tmp_path]
+    arguments = ["synthetic:walk,steps=20000", "--methods", "HedgedSGD", "--out", tmp_path]
     process = subprocess.Popen(
         call(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -176,7 +176,7 @@ class TestBadInput:
         [
             (["nowhere.csv", "--target", "y"], "nowhere.csv"),
             (["synthetic:spiral", "--methods", "adm"], "did you mean adam"),
-            (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean HedgedRate"),
+            (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean HedgedSGD"),
             (["synthetic:spiral", "--engine", "loco"], "choose from local, dask"),
             (["synthetic:spiral", "--target", "y"], "target and time are for files"),
             (["synthetic:moon"], "moon"),

@@ -14,7 +14,7 @@ from scipy.special import betaln
 
 import driftrate as dr
 from driftrate.errors import ConfigError, SignalError
-from driftrate.schedules import _measured_bank
+from driftrate.schedules.measured import filter as _measured_bank
 from driftrate.streams import LinearStream, bursty, random_walk, spiral, standstill
 
 MODES = ("parts", "sequence")

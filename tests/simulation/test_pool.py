@@ -1,4 +1,4 @@
-"""A pool in the simulator: the joint law of its gradients, and runs of HedgedRate."""
+"""A pool in the simulator: the joint law of its gradients, and runs of HedgedSGD."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from driftrate.learners import Ball, HedgedRate
+from driftrate.learners import Ball, HedgedSGD
 from driftrate.schedules import ConstantRate
 from driftrate.simulation import simulate
 from driftrate.simulation.pool import DirectPoolSampler, ExactPoolSampler
@@ -93,11 +93,11 @@ def test_differences_of_near_points_keep_their_digits():
 
 def test_exact_and_direct_runs_agree():
     stream = LinearStream(bursty(20, 200, every=60), 16, 0.3)
-    runs = [simulate(stream, HedgedRate(), seeds=48, method=m) for m in ("exact", "direct")]
+    runs = [simulate(stream, HedgedSGD(), seeds=48, method=m) for m in ("exact", "direct")]
     means = [run.total.mean() for run in runs]
     error = np.hypot(*[run.total.std() / np.sqrt(run.seeds) for run in runs])
     assert abs(means[0] - means[1]) < 4 * error
-    assert runs[0].name == "HedgedRate"
+    assert runs[0].name == "HedgedSGD"
     assert runs[0].rates.shape == (48, 200)
     assert (runs[0].rates > 0).all()
 
@@ -116,7 +116,7 @@ def test_regret_is_near_the_best_constant_rate_in_hindsight(stream):
     rates = 2.0 ** np.arange(-7, 3 if isinstance(stream, LogisticStream) else 0, 0.5)
     fixed = simulate(stream, [ConstantRate(float(rate)) for rate in rates], seeds=8)
     best = min(run.total.mean() for run in fixed)
-    assert simulate(stream, HedgedRate(), seeds=8).total.mean() < 1.10 * best
+    assert simulate(stream, HedgedSGD(), seeds=8).total.mean() < 1.10 * best
 
 
 def test_it_comes_to_rest_and_is_not_deaf():
@@ -124,7 +124,7 @@ def test_it_comes_to_rest_and_is_not_deaf():
     path[10_000:] += np.array([0.0, 1.0])
     # A drift as slow as this shows in no single gradient.
     path[10_300:] += 0.01 * np.arange(300)[:, None] * np.array([1.0, 0.0])
-    run = simulate(LinearStream(path, 64, 1.0), HedgedRate(), seeds=4)
+    run = simulate(LinearStream(path, 64, 1.0), HedgedSGD(), seeds=4)
     regret, rates = run.regret.mean(axis=0), run.rates.mean(axis=0)
     # The regret of the optimum, 1/t, grows as the logarithm: as much in every decade.
     assert regret[9_999] - regret[999] < 1.5 * (regret[999] - regret[99])
@@ -137,21 +137,21 @@ def test_it_comes_to_rest_and_is_not_deaf():
 
 def test_a_pool_in_a_list_comes_out_as_alone():
     stream = LinearStream(random_walk(4, 50), 8)
-    alone = simulate(stream, HedgedRate(), seeds=3)
-    fixed, pool = simulate(stream, [ConstantRate(0.1), HedgedRate()], seeds=3)
+    alone = simulate(stream, HedgedSGD(), seeds=3)
+    fixed, pool = simulate(stream, [ConstantRate(0.1), HedgedSGD()], seeds=3)
     np.testing.assert_array_equal(pool.regret, alone.regret)
     np.testing.assert_array_equal(fixed.regret, simulate(stream, ConstantRate(0.1), 3).regret)
 
 
 def test_a_projected_pool_stays_in_the_set():
-    run = simulate(LinearStream(3 * np.ones((80, 4)), 8), HedgedRate(), seeds=3, project=Ball(1.0))
+    run = simulate(LinearStream(3 * np.ones((80, 4)), 8), HedgedSGD(), seeds=3, project=Ball(1.0))
     assert np.linalg.norm(run.final_weights, axis=-1).max() <= 1 + 1e-9
 
 
 def test_float32_tensors_give_the_same_regret():
     pytest.importorskip("torch")
     stream = LinearStream(random_walk(6, 150), 16, 0.3)
-    plain = simulate(stream, HedgedRate(), seeds=32)
-    tensors = simulate(stream, HedgedRate(), seeds=32, backend="torch", dtype="float32")
+    plain = simulate(stream, HedgedSGD(), seeds=32)
+    tensors = simulate(stream, HedgedSGD(), seeds=32, backend="torch", dtype="float32")
     error = np.hypot(plain.total.std(), tensors.total.std()) / np.sqrt(32)
     assert abs(plain.total.mean() - tensors.total.mean()) < 4 * error

@@ -1,7 +1,6 @@
-"""Learners: projections of projected SGD, the pool of rates, and the ledger of regret."""
+"""Learners: projections of projected SGD and the pool of rates."""
 
-from driftrate.learners.hedged import HedgedRate
-from driftrate.learners.ledger import Ledger
+from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Ball, Box, Projection
 
-__all__ = ["Ball", "Box", "HedgedRate", "Ledger", "Projection"]
+__all__ = ["Ball", "Box", "HedgedSGD", "Projection"]

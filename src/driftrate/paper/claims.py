@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from driftrate.paper import figure1, figure2, figure4, figure5, figure6_claims, statements
+from driftrate.paper import figure1, figure2, figure4, figure5, statements
 from driftrate.paper.base import NOISE_READINGS, Tables, Verdict
+from driftrate.paper.figure6 import claims as figure6_claims
 from driftrate.paper.style import columns
 
 Found = tuple[Verdict, str]

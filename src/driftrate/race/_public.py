@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from driftrate.data import tables
 from driftrate.errors import ConfigError, DataError, MissingDependency
-from driftrate.streams import tables
 
 
 def _in_memory(

@@ -15,7 +15,7 @@ from driftrate.race.cell import Cell, Result, Status
 from driftrate.race.significance import LEVEL, Comparison, block_p_value, compare
 
 # Named before any race was run: the one of ours that stands or falls with the claim.
-FLAGSHIP = "HedgedRate"
+FLAGSHIP = "HedgedSGD"
 # The one whose best setting in hindsight is the best constant rate.
 CONSTANT = "sgd"
 Column = Literal["default", "best", "grid"]

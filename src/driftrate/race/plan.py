@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from driftrate._digest import digest
 from driftrate.errors import ConfigError
 from driftrate.race.cell import Cell
 from driftrate.race.contestants import Contestant
-from driftrate.race.digest import digest
 from driftrate.race.sources import Source, resolve
 
 _NOT_FILES = ("river", "openml", "synthetic", "cytometry")

@@ -11,10 +11,10 @@ from math import isfinite
 
 import numpy as np
 
+from driftrate._digest import digest
 from driftrate.errors import ConfigError, DataError
 from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status
 from driftrate.race.contestants import Player, Setup, contestants
-from driftrate.race.digest import digest
 from driftrate.race.models import Floats, Task, errors, losses
 from driftrate.race.sources import Batch, Source, resolve
 
@@ -129,7 +129,7 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
 
     Example:
         >>> spec = "synthetic:standstill,dim=2,steps=50"
-        >>> cell = Cell(spec, None, None, "linear", 8, "HedgedRate", "default", 0, spec)
+        >>> cell = Cell(spec, None, None, "linear", 8, "HedgedSGD", "default", 0, spec)
         >>> result = play(cell)
         >>> result["status"], result["steps"]
         ('ok', 50)

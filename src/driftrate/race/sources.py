@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from driftrate.data import tables
 from driftrate.errors import ConfigError, DataError
+from driftrate.estimate.standard import Standardiser
 from driftrate.race.models import MODELS, NATURAL, Floats, Labels, Model, Task, make_model
-from driftrate.streams import tables
-from driftrate.streams._standard import Standardiser
 
 # Batches of small streams are kept, so that the contestants of a race share the preprocessing.
 _CACHE_BYTES = 256 * 2**20
@@ -236,7 +236,7 @@ def standardised(batches: Iterator[tuple[Floats, Floats]], task: Task) -> Iterat
 
 
 def _cytometry(model: str | None, batch: int) -> Source:
-    from driftrate.streams.cytometry import CellStream, load_cells
+    from driftrate.data.cytometry import CellStream, load_cells
 
     cells = load_cells(download=False)
     stream = CellStream(cells, batch_size=batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -90,14 +90,19 @@ _PLACES = {
 }
 
 
+def map_state(function: Callable[..., Any], state: State, *others: State) -> State:
+    """Return a state of the same keys whose leaves are the function of those of the states."""
+    return {
+        key: map_state(function, leaf, *(other[key] for other in others))
+        if isinstance(leaf, dict)
+        else function(leaf, *(other[key] for other in others))
+        for key, leaf in state.items()
+    }
+
+
 def select(xp: Any, condition: Array, new: State, old: State) -> State:
     """Choose between two states, leaf by leaf."""
-    return {
-        key: select(xp, condition, new[key], old[key])
-        if isinstance(new[key], dict)
-        else xp.where(condition, new[key], old[key])
-        for key in new
-    }
+    return map_state(lambda one, other: xp.where(condition, one, other), new, old)
 
 
 class Rule(ABC):
@@ -151,17 +156,11 @@ class Rule(ABC):
         defaults = xp.__array_namespace_info__().default_dtypes()
         real = like.dtype if xp.isdtype(like.dtype, "real floating") else defaults["real floating"]
 
-        def fill(node: State) -> State:
-            return {
-                key: fill(leaf)
-                if isinstance(leaf, dict)
-                else xp.full_like(
-                    like, leaf, dtype=defaults["integral"] if isinstance(leaf, int) else real
-                )
-                for key, leaf in node.items()
-            }
+        def fill(leaf: float) -> Array:
+            kind = defaults["integral"] if isinstance(leaf, int) else real
+            return xp.full_like(like, leaf, dtype=kind)
 
-        return fill(start)
+        return map_state(fill, start)
 
     def update(self, state: State, signal: Signal) -> tuple[Array, State]:
         """Take one step.

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 
 from driftrate.errors import ConfigError
-from driftrate.learners.hedged import HedgedRate
-from driftrate.learners.ledger import Ledger
+from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
 from driftrate.schedules.base import TRAIL, Array, Schedule, Signal
 from driftrate.simulation.clairvoyant import Clairvoyant
 from driftrate.simulation.direct import DirectSampler
 from driftrate.simulation.exact import ExactSampler
 from driftrate.simulation.gradient import Sample
+from driftrate.simulation.ledger import Ledger
 from driftrate.streams.backend import Backend
 from driftrate.streams.base import Stream
 from driftrate.streams.target import Standing, Target
 
-Rule = Schedule | Clairvoyant | HedgedRate
+Rule = Schedule | Clairvoyant | HedgedSGD
 PART_SIGNALS = frozenset({"parts", "cross", "spread"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from driftrate.learners.hedged import HedgedRate
+from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.schedules.base import Array
 from driftrate.simulation.engine import Engine
 from driftrate.streams.backend import Backend
@@ -149,7 +149,7 @@ class PoolEngine(Engine):
     """
 
     def __init__(
-        self, stream: Stream, pool: HedgedRate, backend: Backend, *, exact: bool, **options: Any
+        self, stream: Stream, pool: HedgedSGD, backend: Backend, *, exact: bool, **options: Any
     ) -> None:
         super().__init__(stream, [pool], backend, exact=exact, **options)
         self._pool = pool

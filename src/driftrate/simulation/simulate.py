@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftrate.errors import ConfigError, MissingDependency
-from driftrate.learners.hedged import HedgedRate
+from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
 from driftrate.schedules.base import Schedule
 from driftrate.simulation.clairvoyant import Clairvoyant
@@ -77,7 +77,7 @@ def simulate(
 
     Args:
         stream: The stream.
-        schedule: A schedule, a `HedgedRate`, a `Clairvoyant` rule, or a list of them. Of a pool the
+        schedule: A schedule, a `HedgedSGD`, a `Clairvoyant` rule, or a list of them. Of a pool the
             regret is the mixture's, and the rate the share-weighted one.
         seeds: How many independent runs.
         seed: The generator's seed.
@@ -109,7 +109,7 @@ def simulate(
     Reference:
         Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 2.
     """
-    single = isinstance(schedule, Schedule | Clairvoyant | HedgedRate)
+    single = isinstance(schedule, Schedule | Clairvoyant | HedgedSGD)
     rules: list[Rule] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
     _check(stream, rules, seeds, method, project, parts, record)
     begin = _start(start, seeds, stream.dim)
@@ -149,7 +149,7 @@ def _check(
     if not isinstance(stream, Stream):
         raise ConfigError(f"stream must be a Stream such as LinearStream, got {_kind(stream)}")
     for rule in rules:
-        if not isinstance(rule, Schedule | Clairvoyant | HedgedRate):
+        if not isinstance(rule, Schedule | Clairvoyant | HedgedSGD):
             raise ConfigError(f"schedule must be a Schedule or a list of them, got {_kind(rule)}")
     if not rules:
         raise ConfigError("schedule must not be an empty list")
@@ -196,7 +196,7 @@ def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
     """
     if stream.nature.adaptive:
         return [[i] for i in range(len(rules))]
-    alone = [[i] for i, rule in enumerate(rules) if isinstance(rule, HedgedRate)]
+    alone = [[i] for i, rule in enumerate(rules) if isinstance(rule, HedgedSGD)]
     cut = {
         i: bool(needs_of(rule) & PART_SIGNALS) for i, rule in enumerate(rules) if [i] not in alone
     }
@@ -205,7 +205,7 @@ def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
 
 
 def _engine(stream: Stream, members: list[Rule], place: Backend, **options: Any) -> Engine:
-    if isinstance(members[0], HedgedRate):
+    if isinstance(members[0], HedgedSGD):
         return PoolEngine(stream, members[0], place, **options)
     return Engine(stream, members, place, **options)
 

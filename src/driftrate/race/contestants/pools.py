@@ -1,4 +1,4 @@
-"""Pools of rates: Ader, and HedgedRate of this library."""
+"""Pools of rates: Ader, and HedgedSGD of this library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from driftrate.learners import HedgedRate
+from driftrate.learners import HedgedSGD
 from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Player, Setup, grid
 from driftrate.race.models import Floats, Labels
 
@@ -61,15 +61,15 @@ class Ader:
 
 
 class HedgedPlayer:
-    """HedgedRate on the flat weights; every copy sees the same batch.
+    """HedgedSGD on the flat weights; every copy sees the same batch.
 
     Args:
         setup: The model.
-        options: The fields of `HedgedRate`.
+        options: The fields of `HedgedSGD`.
     """
 
     def __init__(self, setup: Setup, options: dict[str, Any]) -> None:
-        self.model, self.pool = setup.model, HedgedRate(**options)
+        self.model, self.pool = setup.model, HedgedSGD(**options)
         self.state = self.pool.init(self.model.init(setup.seed))
         self.rate: float | None = None
 
@@ -95,5 +95,5 @@ CONTESTANTS = (
     Contestant(
         "ader", "pool", _ader, grid("diameter", [0.3, 1.0, 10.0, 30.0]), models=LINEAR_MODELS
     ),
-    Contestant("HedgedRate", "driftrate", _hedged, grid("copies", [6, 14]), ours=True),
+    Contestant("HedgedSGD", "driftrate", _hedged, grid("copies", [6, 14]), ours=True),
 )

@@ -1,0 +1,151 @@
+"""What attaching decides: the mode, the schedule's form, and what becomes of the optimizer's rate.
+
+One rule in every framework:
+
+- **A rate.** The schedule's rate is the learning rate. The optimizer's own `lr` only says how the
+  rates of its groups compare.
+- **A factor** (`relative=True`). The schedule's rate multiplies the optimizer's own `lr`.
+
+Unless it is said, a schedule is a factor where it measures products of gradients, has no
+`max_rate`, and the optimizer's step is not its rate times the gradient (anything but plain SGD);
+else it is a rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+from driftrate.adapters._observe.told import TOLD, is_number
+from driftrate.errors import ConfigError, MissingSignal
+from driftrate.schedules.base import Schedule, Signal
+from driftrate.schedules.wrappers import Wrapper
+
+Mode = Literal["sequence", "parts", "accumulation", "ranks", "given"]
+# What is measured in every mode, where the schedule reads it.
+_ALWAYS = frozenset({"step_length", "grad_sq", "dim", "trail"})
+_PRODUCTS = frozenset({"cross", "spread", "trail"})
+_FIELDS: dict[str, frozenset[str]] = {
+    "sequence": _ALWAYS | {"cross", "spread"},
+    "parts": _ALWAYS | {"parts", "cross", "spread"},
+    "accumulation": _ALWAYS | {"parts", "cross", "spread"},
+    "ranks": _ALWAYS | {"parts", "cross", "spread"},
+    "given": frozenset(Signal._fields),
+}
+
+
+class Base(NamedTuple):
+    """What is known of an optimizer's own rate.
+
+    Args:
+        plain: Whether its step is its rate times the gradient.
+        rate: Its rate; None where it is hidden.
+    """
+
+    plain: bool
+    rate: float | None
+
+
+class Loop(NamedTuple):
+    """What attaching settles.
+
+    Args:
+        schedule: The schedule in the form that reads what the loop gives.
+        mode: Where the signal comes from; None where nothing is compared.
+        relative: Whether the schedule's rate is a factor on the optimizer's own.
+    """
+
+    schedule: Schedule
+    mode: Mode | None
+    relative: bool
+
+
+def settle(
+    schedule: Schedule,
+    base: Base,
+    *,
+    modes: Mapping[str, str],
+    mode: str | None = None,
+    default: str = "sequence",
+    relative: bool | None = None,
+) -> Loop:
+    """Check and complete what a user asks of `attach`.
+
+    Args:
+        schedule: The schedule, not checked yet.
+        base: What is known of the optimizer's own rate.
+        modes: The modes that the framework has, each with how a loop uses it, for errors.
+        mode: The mode asked for, or None.
+        default: The mode of schedules that read products of gradients, where none is asked for.
+        relative: Whether the rate is a factor; None to decide by the rule above.
+    """
+    check_schedule(schedule)
+    if mode is not None and mode not in modes:
+        raise ConfigError(f"attach: mode must be one of {sorted(modes)}, got {mode!r}")
+    needs = {*schedule.signals} - {*TOLD}
+    if mode is None:
+        quiet = "given" if "given" in modes else None
+        mode = default if needs - _ALWAYS or needs & _PRODUCTS else quiet
+    # The sequence's `cross` is of two batches, not of parts of one.
+    gives = _ALWAYS if mode in (None, "sequence") else _FIELDS[mode]
+    formed = schedule.reading((*TOLD, *gives))
+    lacking = sorted(
+        {*formed.signals} - {*TOLD} - (_FIELDS[mode] if mode else _ALWAYS) - formed.optional
+    )
+    if lacking:
+        able = [f"{modes[one]}" for one in modes if {*lacking} <= _FIELDS[one]]
+        use = " or ".join(able) or "another schedule: this framework has no mode that can"
+        raise MissingSignal(
+            f'{schedule.name} needs {lacking}, which mode="{mode}" cannot give: use {use}'
+        )
+    if relative is None:
+        products = bool(_PRODUCTS & {*formed.signals})
+        relative = products and is_factor(formed, base.plain)
+    elif not isinstance(relative, bool):
+        raise ConfigError(f"attach: relative must be True, False or None, got {relative!r}")
+    if relative:
+        formed = capped(formed)
+    found: Any = mode
+    return Loop(formed, found, relative)
+
+
+def check_schedule(schedule: object) -> None:
+    """Refuse what is no schedule; a pool of learners has weights of its own."""
+    if isinstance(schedule, Schedule):
+        return
+    hint = ""
+    if hasattr(schedule, "mixture"):
+        hint = ": it is a learner with weights of its own, for driftrate.sklearn and dr.simulate"
+    raise ConfigError(f"attach: schedule must be a Schedule, got {schedule!r}{hint}")
+
+
+def check_batch_size(batch_size: object) -> None:
+    """Refuse a batch size that is no positive finite number."""
+    good = batch_size is None or is_number(batch_size)
+    if not good or (batch_size is not None and not 0 < float(batch_size) < float("inf")):  # type: ignore[arg-type]
+        raise ConfigError(f"attach: batch_size must be a number > 0, got {batch_size!r}")
+
+
+def is_factor(schedule: Schedule, plain: bool) -> bool:
+    """Return whether a schedule that measures products is a factor, where nobody says."""
+    while isinstance(schedule, Wrapper):
+        schedule = schedule.schedule
+    if getattr(schedule, "relative", False):
+        return True
+    return not plain and getattr(schedule, "max_rate", None) is None
+
+
+def capped(schedule: Schedule) -> Schedule:
+    """Give the innermost schedule the largest factor 1, where it has no largest rate.
+
+    `MeasuredRate` measures how much of it can be used: the optimizer's own rate may be too high.
+    """
+    record: Any = schedule
+    if isinstance(schedule, Wrapper):
+        record = replace(record, schedule=capped(schedule.schedule))
+    elif getattr(record, "max_rate", 0.0) is None:
+        known = {"relative": True} if hasattr(record, "relative") else {"max_rate": 1.0}
+        record = replace(record, **known)
+    found: Schedule = record
+    return found

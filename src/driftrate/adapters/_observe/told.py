@@ -1,0 +1,82 @@
+"""What a loop tells a schedule, because no gradient shows it."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from driftrate.errors import MissingSignal, SignalError
+from driftrate.schedules.base import Schedule, Signal
+
+TOLD = ("batch_size", "shift", "loss", "loss_shift")
+
+
+class Told:
+    """What was told for the next step, and for that alone.
+
+    Args:
+        schedule: Who reads it.
+        batch_size: B where a step is not told it; None where nobody knows.
+        measured: Which of `TOLD` the loop itself measures.
+    """
+
+    def __init__(
+        self, schedule: Schedule, batch_size: float | None = None, measured: tuple[str, ...] = ()
+    ) -> None:
+        self._schedule = schedule
+        self._measured = measured
+        self.fields: dict[str, Any] = {}
+        if batch_size is None and not _counts_samples(schedule):
+            batch_size = 1.0
+        self._usual = {} if batch_size is None else {"batch_size": batch_size}
+
+    def tell(self, **fields: Any) -> None:
+        """Take what the next step cannot measure; Python numbers are checked at once."""
+        able = [name for name in TOLD if name not in self._measured]
+        unknown = sorted(fields.keys() - {*able})
+        if unknown:
+            raise SignalError(f"tell: {unknown} cannot be told, only {able} can")
+        known = {
+            name: value
+            for name, value in fields.items()
+            if name in self._schedule.signals and not hasattr(value, "dtype")
+        }
+        if known:
+            # The schedule's own check, on a state of its own.
+            probe = dict.fromkeys(self._schedule.signals, 2.0) | known
+            self._schedule.update(self._schedule.init(), Signal(**probe))
+        self.fields |= fields
+
+    def take(self) -> dict[str, Any]:
+        """Return what holds for this step, and forget it.
+
+        Raises:
+            MissingSignal: The schedule needs a field that was not told.
+        """
+        told, self.fields = self._usual | self.fields, {}
+        self.require(told)
+        return told
+
+    def require(self, told: dict[str, Any]) -> None:
+        """Raise `MissingSignal` where a field that only a loop can tell is not there."""
+        for name in self._schedule.signals:
+            if name not in TOLD or name in self._measured or name in self._schedule.optional:
+                continue
+            if name not in told:
+                where = ", or attach(batch_size=...)" if name == "batch_size" else ""
+                raise MissingSignal(
+                    f"{self._schedule.name} needs {name}: tell({name}=...) before each step{where}"
+                )
+
+
+def _counts_samples(schedule: Schedule) -> bool:
+    """Whether B must be known: a constant is the noise of one sample, or B may be left out."""
+    inner = getattr(schedule, "schedule", None)
+    if isinstance(inner, Schedule):
+        return _counts_samples(inner)
+    return hasattr(schedule, "noise_std") or "batch_size" in schedule.optional
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a real number of Python or NumPy, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,595 @@
+"""scikit-learn: fast linear models for streams, whose rate follows the shift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from driftrate.adapters._observe import Policy, check_policy
+from driftrate.adapters.sklearn import drivers, losses
+from driftrate.adapters.sklearn.drivers import Driver, Mode
+from driftrate.adapters.sklearn.losses import Floats
+from driftrate.errors import ConfigError, MissingDependency, StateError
+from driftrate.learners import HedgedSGD
+from driftrate.schedules.base import Schedule
+
+try:
+    from scipy.sparse import issparse
+    from scipy.special import expit, log_expit, log_softmax
+    from scipy.special import softmax as softmax_of
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.multiclass import check_classification_targets, unique_labels
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+except ImportError as error:
+    raise MissingDependency(
+        "driftrate.sklearn needs scikit-learn 1.6 or newer: pip install driftrate[sklearn]"
+    ) from error
+
+__all__ = ["ShiftSGDClassifier", "ShiftSGDRegressor"]
+
+VERSION = 1  # of what is pickled
+
+
+class _Batch:
+    """The derivatives of one batch's losses by the scores, and its features."""
+
+    def __init__(self, x: Any, derivatives: Floats, features: int) -> None:
+        self.rows = len(derivatives)
+        self._x, self._derivatives, self._features = x, derivatives, features
+
+    def gradient(self, start: int, stop: int, out: Floats) -> None:
+        """Write the sum over some rows of each model's gradient, intercept last."""
+        x, slopes = self._x, self._derivatives
+        if stop - start < self.rows:
+            x, slopes = x[start:stop], slopes[start:stop]
+        per_output = out.reshape(slopes.shape[1], -1)
+        # A sparse product wants the sparse matrix first.
+        if issparse(x):
+            per_output[:, : self._features] = (x.T @ slopes).T
+        else:
+            np.matmul(slopes.T, x, out=per_output[:, : self._features])
+        if per_output.shape[1] > self._features:
+            slopes.sum(axis=0, out=per_output[:, -1])
+
+
+class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
+    """What regressor and classifier share: the weights, the batches and the steps."""
+
+    _losses: dict[str, losses.Loss]
+    loss: str
+    schedule: HedgedSGD | Schedule | None
+    mode: Mode
+    fit_intercept: bool
+    batch_size: int
+    max_iter: int
+    shuffle: bool
+    random_state: Any
+    n_features_in_: int
+    coef_: Floats
+    intercept_: Floats
+    t_: int
+    _driver: Driver
+
+    def tell(self, **fields: float) -> None:
+        """Say what a schedule reads and cannot measure; it stays said until it is told anew.
+
+        Args:
+            **fields: `shift` or `loss_shift`, as numbers; before or after the first batch.
+        """
+        if hasattr(self, "_driver"):
+            self._driver.tell(**fields)
+        else:
+            probe = drivers.driver(self.schedule, self.mode, np.zeros(1))
+            probe.tell(**fields)
+            self._told = {**getattr(self, "_told", {}), **fields}
+
+    def notify_shift(self, policy: Policy = "reset", *, decay: float = 0.5) -> None:
+        """Say that the data have shifted: what was learned about rates goes, the weights stay.
+
+        Args:
+            policy: "keep": nothing; "reset": rates are learned afresh; "decay": for a pool the
+                shares and octaves, for a schedule each number of its state goes the share
+                1 - `decay` of its way back to where it started.
+            decay: What is left of the past, in [0, 1].
+        """
+        check_policy(decay, policy)
+        check_is_fitted(self, "t_")
+        self._driver.notify_shift(policy, decay)
+
+    @property
+    def record(self) -> dict[str, float]:
+        """The last step in numbers, for any logger: `rate` and, as far as known, the signal.
+
+        A pool gives its mean rate and the running mean of its loss; a schedule its rate and what
+        it reads of `signal` (cross), `noise` (spread) and `shift`.
+        """
+        return self._driver.record if hasattr(self, "_driver") else {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_driftrate_version": VERSION}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        version = saved.get("_driftrate_version")
+        if version != VERSION:
+            raise StateError(
+                f"the saved estimator is of version {version!r}; this driftrate reads version"
+                f" {VERSION}"
+            )
+        super().__setstate__({k: v for k, v in saved.items() if k != "_driftrate_version"})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _check(self) -> None:
+        """Check the constants, once a stream."""
+        if self.loss not in self._losses:
+            raise ConfigError(f"loss must be one of {sorted(self._losses)}, got {self.loss!r}")
+        for name in ("batch_size", "max_iter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")
+
+    def _begin(self, features: int, outputs: int) -> None:
+        """Start from weights 0."""
+        self._outputs = outputs
+        width = features + bool(self.fit_intercept)
+        self._driver = drivers.driver(self.schedule, self.mode, np.zeros(outputs * width))
+        if getattr(self, "_told", None):
+            self._driver.tell(**self._told)
+        self.t_ = 0
+
+    def _rows(self, x: Any, y: Any, reset: bool) -> tuple[Any, NDArray[Any]]:
+        """Return checked features and targets."""
+        plain = (
+            not reset
+            and type(x) is type(y) is np.ndarray
+            and x.dtype == np.float64
+            and x.ndim == 2
+            and y.ndim == 1
+            and 0 < len(x) == len(y)
+            and x.shape[1] == self.n_features_in_
+            and y.dtype.kind in "fiub"
+            and not hasattr(self, "feature_names_in_")
+        )
+        # scikit-learn's checks cost more than a step; a finite sum of squares has finite terms.
+        if plain and isfinite(np.vdot(x, x)) and isfinite(np.vdot(y, y)):
+            return x, y
+        checked: tuple[Any, NDArray[Any]] = validate_data(
+            self,
+            x,
+            y,
+            accept_sparse="csr",
+            dtype=np.float64,
+            order="C",
+            reset=reset,
+            y_numeric=isinstance(self, RegressorMixin),
+        )
+        return checked
+
+    def _weights(self, sample_weight: ArrayLike | None, x: Any) -> Floats | None:
+        if sample_weight is None:
+            return None
+        weights: Floats = _check_sample_weight(
+            sample_weight, x, dtype=np.float64, ensure_non_negative=True
+        )
+        return weights
+
+    def _learn(self, x: Any, target: NDArray[Any], weights: Floats | None) -> None:
+        """Take a step on each of the batches, in order."""
+        rows = x.shape[0]
+        # Of nearly equal size: a last batch of one row would be all noise.
+        pieces = -(-rows // self.batch_size)
+        # What overflows is refused or restarted by the driver.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            if pieces == 1:
+                self._step(x, target, weights)
+            else:
+                edges = [rows * piece // pieces for piece in range(pieces + 1)]
+                for start, stop in pairwise(edges):
+                    part = None if weights is None else weights[start:stop]
+                    self._step(x[start:stop], target[start:stop], part)
+        self._show()
+
+    def _step(self, x: Any, target: NDArray[Any], weights: Floats | None) -> None:
+        points, features, rows = self._driver.points, self.n_features_in_, x.shape[0]
+        table = points.reshape(len(points) * self._outputs, -1)
+        scores = x @ table[:, :features].T
+        if self.fit_intercept:
+            scores += table[:, -1]
+        each, slopes = self._kernel(
+            scores.reshape(rows, len(points), self._outputs), target, self._epsilon
+        )
+        share = np.full(rows, 1.0 / rows) if weights is None else weights / rows
+        slopes = slopes.reshape(rows, -1)
+        slopes *= share[:, None]
+        self._driver.step(share @ each, _Batch(x, slopes, features))
+        self.t_ += 1
+
+    def _show(self) -> None:
+        """Let the first point be the model."""
+        table = self._driver.points[0].reshape(self._outputs, -1)
+        self.coef_ = table[:, : self.n_features_in_].copy()
+        self.intercept_ = table[:, -1].copy() if self.fit_intercept else np.zeros(self._outputs)
+
+    def _passes(self, x: Any, target: NDArray[Any], weights: Floats | None) -> None:
+        """Go through the data `max_iter` times."""
+        random, order = check_random_state(self.random_state), np.arange(x.shape[0])
+        for _ in range(self.max_iter):
+            if self.shuffle:
+                random.shuffle(order)
+                part = None if weights is None else weights[order]
+                self._learn(x[order], target[order], part)
+            else:
+                self._learn(x, target, weights)
+        self.n_iter_ = self.max_iter
+
+    def _scores(self, x: Any) -> Floats:
+        check_is_fitted(self, "coef_")
+        x = validate_data(self, x, accept_sparse="csr", dtype=np.float64, reset=False)
+        scores: Floats = x @ np.atleast_2d(self.coef_).T + self.intercept_
+        return scores
+
+    @property
+    def _kernel(self) -> losses.Loss:
+        return self._losses[self.loss]
+
+    @property
+    def _epsilon(self) -> float:
+        return 0.0
+
+
+class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
+    r"""Linear regression on a stream, with a rate that follows the shift.
+
+    Minimises the mean over the batch of ½r² ("squared_error") or of Huber's loss ("huber"), r =
+    ⟨w, x⟩ + b - y, one step a batch. By default `HedgedSGD` drives it: ten copies of the model at
+    rates that are an octave apart learn from the same batch, in one product of matrices, and their
+    mixture is the model. No constant needs to be chosen, but features should be of similar size.
+
+    Rows are samples in the order of time. `partial_fit` on more than `batch_size` rows takes
+    several steps. A row's `sample_weight` multiplies its loss; the sum is divided by the number of
+    rows. Constants are read at the first `partial_fit` and at each `fit`.
+
+    Args:
+        loss: "squared_error" or "huber".
+        schedule: None for `HedgedSGD()`, a `HedgedSGD`, or any schedule of driftrate.
+        mode: Where a schedule's `cross` and `spread` come from: "parts", two halves of the batch,
+            or "sequence", this gradient and the one before.
+        epsilon: Where Huber's loss turns linear, in the unit of y.
+        fit_intercept: Whether there is an intercept.
+        batch_size: The most rows in one step.
+        max_iter: How many times `fit` goes through the data.
+        shuffle: Whether `fit` does so in random order.
+        random_state: The seed of that order.
+
+    Attributes:
+        coef_: Weights, of shape (n_features,).
+        intercept_: The intercept, of shape (1,).
+        n_features_in_: The number of features.
+        n_iter_: How many times `fit` went through the data.
+        t_: How many steps were taken.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).standard_normal((500, 3))
+        >>> model = ShiftSGDRegressor(loss="huber", random_state=0).fit(x, x @ [1.0, -2.0, 0.5])
+        >>> model.coef_.round(2).tolist()
+        [1.0, -2.0, 0.5]
+
+    Reference:
+        `driftrate.learners.HedgedSGD`.
+    """
+
+    _losses = {"squared_error": losses.squared_error, "huber": losses.huber}  # noqa: RUF012
+
+    def __init__(
+        self,
+        loss: str = "squared_error",
+        *,
+        schedule: HedgedSGD | Schedule | None = None,
+        mode: Mode = "parts",
+        epsilon: float = 1.35,
+        fit_intercept: bool = True,
+        batch_size: int = 64,
+        max_iter: int = 20,
+        shuffle: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.loss = loss
+        self.schedule = schedule
+        self.mode = mode
+        self.epsilon = epsilon
+        self.fit_intercept = fit_intercept
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.shuffle = shuffle
+        self.random_state = random_state
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from the newest rows.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+            y: Targets (n,).
+            sample_weight: Weights (n,) of the rows.
+
+        Returns:
+            The estimator.
+        """
+        first = not hasattr(self, "_driver")
+        if first:
+            self._check()
+        X, y = self._rows(X, y, first)
+        weights = self._weights(sample_weight, X)
+        if first:
+            self._begin(X.shape[1], 1)
+        self._learn(X, y, weights)
+        return self
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Start afresh and go through the data `max_iter` times.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+            y: Targets (n,).
+            sample_weight: Weights (n,) of the rows.
+
+        Returns:
+            The estimator.
+        """
+        self._check()
+        X, y = self._rows(X, y, True)
+        weights = self._weights(sample_weight, X)
+        self._begin(X.shape[1], 1)
+        self._passes(X, y, weights)
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """Predict targets.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+
+        Returns:
+            Predictions (n,).
+        """
+        return self._scores(X)[:, 0]
+
+    def _show(self) -> None:
+        super()._show()
+        self.coef_ = self.coef_[0]
+
+    def _check(self) -> None:
+        super()._check()
+        epsilon = self.epsilon
+        if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 < epsilon < np.inf:
+            raise ConfigError(f"epsilon must be a finite number > 0, got {epsilon!r}")
+
+    @property
+    def _epsilon(self) -> float:
+        return self.epsilon
+
+
+def _has_probabilities(self: ShiftSGDClassifier) -> bool:
+    if self.loss != "log_loss":
+        raise AttributeError(f"probabilities need loss='log_loss', not {self.loss!r}")
+    return True
+
+
+class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
+    r"""Linear classification on a stream, with a rate that follows the shift.
+
+    Minimises the mean over the batch of "log_loss" (logistic for two classes, softmax for more) or
+    "hinge" (for more than two classes the sum over each class against the rest), one step a batch.
+    For the rest see `ShiftSGDRegressor`.
+
+    Args:
+        loss: "log_loss" or "hinge".
+        schedule: None for `HedgedSGD()`, a `HedgedSGD`, or any schedule of driftrate.
+        mode: Where a schedule's `cross` and `spread` come from: "parts", two halves of the batch,
+            or "sequence", this gradient and the one before.
+        fit_intercept: Whether there is an intercept.
+        batch_size: The most rows in one step.
+        max_iter: How many times `fit` goes through the data.
+        shuffle: Whether `fit` does so in random order.
+        random_state: The seed of that order.
+
+    Attributes:
+        classes_: The classes, sorted.
+        coef_: Weights, (1, n_features) for two classes, else (n_classes, n_features).
+        intercept_: Intercepts, one a row of `coef_`.
+        n_features_in_: The number of features.
+        n_iter_: How many times `fit` went through the data.
+        t_: How many steps were taken.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> model = ShiftSGDClassifier()
+        >>> for _ in range(100):
+        ...     x = rng.standard_normal((32, 2))
+        ...     y = np.where(x[:, 0] > x[:, 1], "up", "down")
+        ...     _ = model.partial_fit(x, y, classes=["down", "up"])
+        >>> model.predict([[1.0, 0.0], [0.0, 1.0]]).tolist()
+        ['up', 'down']
+    """
+
+    _losses = {"log_loss": losses.softmax, "hinge": losses.hinge}  # noqa: RUF012
+
+    def __init__(
+        self,
+        loss: str = "log_loss",
+        *,
+        schedule: HedgedSGD | Schedule | None = None,
+        mode: Mode = "parts",
+        fit_intercept: bool = True,
+        batch_size: int = 64,
+        max_iter: int = 20,
+        shuffle: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.loss = loss
+        self.schedule = schedule
+        self.mode = mode
+        self.fit_intercept = fit_intercept
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.shuffle = shuffle
+        self.random_state = random_state
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from the newest rows.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+            y: Labels (n,).
+            classes: All classes that will come; needed at the first call.
+            sample_weight: Weights (n,) of the rows.
+
+        Returns:
+            The estimator.
+        """
+        first = not hasattr(self, "_driver")
+        if first:
+            self._check()
+            if classes is None:
+                raise ConfigError("classes must be passed on the first call to partial_fit.")
+        known: NDArray[Any] = self.classes_ if classes is None else unique_labels(classes)
+        if not first and classes is not None and not np.array_equal(known, self.classes_):
+            raise ConfigError(
+                f"classes={classes!r} is not what it was at the first call: {self.classes_}"
+            )
+        X, y = self._rows(X, y, first)
+        weights = self._weights(sample_weight, X)
+        places = self._places(known, y)
+        if first:
+            self._begin_classes(X.shape[1], known)
+        self._learn(X, self._targets(places), weights)
+        return self
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Start afresh and go through the data `max_iter` times.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+            y: Labels (n,).
+            sample_weight: Weights (n,) of the rows.
+
+        Returns:
+            The estimator.
+        """
+        self._check()
+        X, y = self._rows(X, y, True)
+        check_classification_targets(y)
+        weights = self._weights(sample_weight, X)
+        known, places = np.unique(y, return_inverse=True)
+        self._begin_classes(X.shape[1], known)
+        self._passes(X, self._targets(places), weights)
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """Return the scores.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+
+        Returns:
+            Scores (n,) for two classes, positive for `classes_[1]`; else (n, n_classes).
+        """
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict labels.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+
+        Returns:
+            Labels (n,).
+        """
+        scores = self._scores(X)
+        places = (scores[:, 0] > 0).astype(int) if self._outputs == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[places]
+        return labels
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Floats:
+        """Predict probabilities; for `loss="log_loss"`.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+
+        Returns:
+            Probabilities (n, n_classes).
+        """
+        scores = self._scores(X)
+        if self._outputs == 1:
+            return np.hstack([expit(-scores), expit(scores)])
+        probabilities: Floats = softmax_of(scores, axis=1)
+        return probabilities
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Predict logarithms of probabilities; for `loss="log_loss"`.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+
+        Returns:
+            Logarithms of probabilities (n, n_classes).
+        """
+        scores = self._scores(X)
+        if self._outputs == 1:
+            return np.hstack([log_expit(-scores), log_expit(scores)])
+        logarithms: Floats = log_softmax(scores, axis=1)
+        return logarithms
+
+    def _begin_classes(self, features: int, classes: NDArray[Any]) -> None:
+        count = len(classes)
+        if count < 2:
+            raise ConfigError(
+                f"The number of classes has to be greater than one; got {count} class"
+            )
+        self._begin(features, 1 if count == 2 else count)
+        self.classes_ = classes
+
+    def _places(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+        """Return each label's place among the classes."""
+        places: NDArray[Any] = classes.searchsorted(labels)
+        strange = classes.take(places, mode="clip") != labels
+        if strange.any():
+            raise ConfigError(
+                f"y holds {labels[strange][0]!r}, which is not one of the classes {classes}"
+            )
+        return places
+
+    def _targets(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Return what the loss wants: ±1 of shape (n, outputs), or places for softmax."""
+        if self._outputs == 1:
+            signs: NDArray[Any] = (2.0 * places - 1.0)[:, None]
+            return signs
+        if self.loss == "hinge":
+            return np.where(places[:, None] == np.arange(self._outputs), 1.0, -1.0)
+        return places
+
+    @property
+    def _kernel(self) -> losses.Loss:
+        binary = self.loss == "log_loss" and self._outputs == 1
+        return losses.logistic if binary else super()._kernel

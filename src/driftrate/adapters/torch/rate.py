@@ -1,0 +1,536 @@
+"""The rate of one optimizer: set before each step, from what the gradients reveal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from driftrate.adapters._observe import Policy, check_policy
+from driftrate.adapters.torch.measure import Buffers, contrast, keep, squared
+from driftrate.adapters.torch.moments import forget
+from driftrate.adapters.torch.program import Program
+from driftrate.adapters.torch.sources import Accumulated, Parts, Source
+from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
+from driftrate.schedules.base import Schedule, Signal, State
+
+VERSION = 1
+TOLD = frozenset({"batch_size", "shift", "loss", "loss_shift"})
+_RECORDED = {"signal": "cross", "noise": "spread", "shift": "shift"}
+
+
+ATTACHED: WeakKeyDictionary[Optimizer, ReferenceType[Rate]] = WeakKeyDictionary()
+
+
+class Rate(LRScheduler):
+    """The learning rate of an attached optimizer; `attach` makes it.
+
+    It is an `LRScheduler` for frameworks that ask for one. Its `step()` does nothing, because the
+    rate is set before each real step of the optimizer, and by nobody else.
+    """
+
+    # The constructor of LRScheduler patches `optimizer.step` and takes a step: it is not called.
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        source: Source | None,
+        like: Tensor,
+        *,
+        relative: bool,
+        batch_size: float | None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.relative = relative
+        self.base_lrs = [_number(group["lr"]) for group in optimizer.param_groups]
+        self.last_epoch = 0
+        self._step_count = 1  # Accelerate counts on it
+        self._source = source
+        self._batch_size = batch_size
+        self._like = like
+        # Where the optimizer reads its rates from the device, nothing is ever read back.
+        self._on_device = like.device.type != "cpu" and all(
+            isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu"
+            for group in optimizer.param_groups
+        )
+        self._program = Program(schedule, like) if self._on_device else None
+        self._state = schedule.init() if self._program is None else self._program.state
+        self._count = torch.zeros_like(like, dtype=torch.int64)
+        self._moved = torch.zeros_like(like)
+        self._seen = {name: torch.full_like(like, math.nan) for name in _RECORDED.values()}
+        self._known: set[str] = set()  # what was seen at least once: the rest is NaN already
+        self._told: dict[str, Any] = {}
+        self._weights: Buffers = {}
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+
+    # What a user calls
+
+    @property
+    def mode(self) -> str | None:
+        """Where the signal comes from; None for a schedule that measures nothing."""
+        return None if self._source is None else self._source.name
+
+    @property
+    def steps(self) -> int:
+        """How many real steps the optimizer has taken; reads the device."""
+        return int(self._count)
+
+    @property
+    def record(self) -> dict[str, float]:
+        """The last step in numbers, for TensorBoard, MLflow or W&B; reads the device.
+
+        `rate`: the rate that the schedule gave. `signal`: the measured squared gradient (`cross`).
+        `noise`: the measured noise of the gradient (`spread`), both in the metric of `attach`.
+        `shift`: the shift that was told or estimated. What is unknown is NaN.
+        """
+        last = float(self._state[self.schedule.output])
+        seen = {name: float(self._seen[field]) for name, field in _RECORDED.items()}
+        return {"rate": last, **seen}
+
+    def tell(self, **fields: Any) -> None:
+        """Say what the next step cannot measure.
+
+        Args:
+            **fields: Any of `batch_size`, `shift`, `loss` and `loss_shift`: numbers, or scalar
+                tensors. They are for the next step alone.
+
+        Example:
+            >>> import torch, driftrate as dr, driftrate.torch
+            >>> weights = torch.nn.Parameter(torch.ones(2))
+            >>> optimizer = torch.optim.SGD([weights], lr=0.1)
+            >>> schedule = dr.LinearRate(dim=2, noise_std=1.0)
+            >>> rate = driftrate.torch.attach(optimizer, schedule, batch_size=16)
+            >>> weights.square().sum().backward()
+            >>> rate.tell(shift=0.5)
+            >>> optimizer.step()
+            >>> rate.record["shift"]
+            0.5
+        """
+        unknown = sorted(fields.keys() - TOLD)
+        if unknown:
+            raise SignalError(f"Rate.tell: {unknown} cannot be told, only {sorted(TOLD)} can")
+        self._told.update(fields)
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """Mark the backward pass inside as one of the parts of the next step's batch.
+
+        Parts are of equal size and independent: two halves of a batch, or micro-batches.
+
+        Example:
+            >>> import torch, driftrate as dr, driftrate.torch
+            >>> w = torch.nn.Parameter(torch.zeros(2))
+            >>> optimizer = torch.optim.SGD([w], lr=0.1)
+            >>> shift = dr.estimate.DebiasedShift()
+            >>> schedule = dr.Estimated(dr.LinearRate(dim=2, noise_std=1.0), shift)
+            >>> rate = driftrate.torch.attach(optimizer, schedule, mode="parts", batch_size=2)
+            >>> for target in torch.tensor([[3.0, 1.0], [1.0, 1.0]]):
+            ...     with rate.part():
+            ...         (-(w @ target) / 2).backward()
+            >>> optimizer.step()
+            >>> rate.record["signal"], rate.record["noise"]
+            (4.0, 1.0)
+        """
+        if not isinstance(self._source, Parts) or isinstance(self._source, Accumulated):
+            raise ConfigError(
+                f'Rate.part and Rate.backward need attach(..., mode="parts"), this is {self.mode!r}'
+            )
+        with self._source.part(self._owners()):
+            yield
+
+    def backward(
+        self,
+        closure: Callable[..., Tensor],
+        *batch: Tensor,
+        parts: int = 2,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> Tensor:
+        """Run forward and backward on parts of a batch, and measure as it goes.
+
+        The gradients add up to those of the whole batch: each part's mean loss is weighed by its
+        share of the samples.
+
+        Args:
+            closure: Takes a slice of each tensor of the batch, returns the mean loss over it.
+            *batch: Tensors with the samples on their first axis.
+            parts: How many parts; a batch with fewer samples is split one by one.
+            scaler: A loss scaler, whose `scale` is applied before each backward pass.
+
+        Returns:
+            The mean loss over the whole batch, detached.
+
+        Example:
+            >>> import torch, driftrate as dr, driftrate.torch
+            >>> model = torch.nn.Linear(3, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> shift = dr.estimate.DebiasedShift()
+            >>> schedule = dr.Estimated(dr.LinearRate(dim=4, noise_std=1.0), shift)
+            >>> rate = driftrate.torch.attach(optimizer, schedule, mode="parts", batch_size=8)
+            >>> def loss(x, y):
+            ...     return torch.nn.functional.mse_loss(model(x), y)
+            >>> value = rate.backward(loss, torch.ones(8, 3), torch.ones(8, 1))
+            >>> optimizer.step()
+            >>> rate.steps
+            1
+        """
+        if parts < 2:
+            raise ConfigError(f"Rate.backward: parts must be 2 or more, got {parts}")
+        if not batch:
+            raise ConfigError("Rate.backward: give the tensors of the batch after the closure")
+        size = len(batch[0])
+        mean = torch.zeros((), device=self._like.device)
+        for index in range(min(parts, size)):
+            # Sizes differ by one at most where the parts do not divide the batch.
+            start, end = index * size // parts, (index + 1) * size // parts
+            if size < parts:
+                start, end = index, index + 1
+            with self.part():
+                loss = closure(*(tensor[start:end] for tensor in batch)) * ((end - start) / size)
+                (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+            mean = mean + loss.detach()
+        if "loss" in self.schedule.signals:
+            self.tell(loss=mean)
+        if self._batch_size is None:
+            self._told.setdefault("batch_size", float(size))
+        return mean
+
+    def notify_shift(
+        self,
+        policy: Policy = "reset",
+        *,
+        moments: Policy | None = None,
+        decay: float = 0.5,
+    ) -> None:
+        """Say that the data have shifted, and what to do with what was learned before.
+
+        Args:
+            policy: For the schedule's state. "keep": nothing; "reset": it starts afresh; "decay":
+                each number goes the share 1 - `decay` of its way back to where it started.
+            moments: For the optimizer's moments, by default as `policy`. "keep": nothing;
+                "reset": they and their step counts become 0; "decay": they are multiplied by
+                `decay`.
+            decay: What is left of the past, in [0, 1].
+
+        Example:
+            >>> import torch, driftrate as dr, driftrate.torch
+            >>> weights = torch.nn.Parameter(torch.ones(2))
+            >>> optimizer = torch.optim.SGD([weights], lr=0.1)
+            >>> rate = driftrate.torch.attach(optimizer, dr.InverseTimeRate(0.1))
+            >>> for _ in range(5):
+            ...     optimizer.zero_grad()
+            ...     weights.square().sum().backward()
+            ...     optimizer.step()
+            >>> round(rate.record["rate"], 6)
+            0.02
+            >>> rate.notify_shift("reset", moments="keep")
+            >>> optimizer.step()
+            >>> round(rate.record["rate"], 6)
+            0.1
+        """
+        chosen = policy if moments is None else moments
+        check_policy(decay, policy, chosen, where="Rate.notify_shift")
+        with torch.no_grad():
+            forget(self.optimizer, chosen, decay)
+            if policy != "keep":
+                share = 0.0 if policy == "reset" else decay
+                start = self.schedule.init(like=self._state[self.schedule.output])
+                self._assign(_blend(self._state, start, share))
+
+    def detach(self) -> None:
+        """Take all hooks back. The optimizer keeps its last rate and can be attached again."""
+        for handle in self._handles:
+            handle.remove()
+        if self._source is not None:
+            self._source.remove()
+        ATTACHED.pop(self.optimizer, None)
+
+    # The face of a scheduler
+
+    def step(self, epoch: int | None = None) -> None:
+        """Do nothing: the rate was set before the step it was for."""
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the rates of the parameter groups; copies, where they are tensors."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        return [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Return what `get_last_lr` returns."""
+        return self.get_last_lr()
+
+    # Saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed run needs, beside the optimizer's own state.
+
+        Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. It holds
+        a gradient where the rate keeps one: the last of a sequence, or a trail of its own.
+        """
+        owners = self._owners()
+        return {
+            "version": VERSION,
+            "mode": self.mode,
+            "schedule": self.schedule.dump(self._state),
+            "base_lrs": list(self.base_lrs),
+            "count": int(self._count),
+            "moved": self._moved.clone(),
+            "seen": {name: value.clone() for name, value in self._seen.items()},
+            "source": {} if self._source is None else self._source.save(owners),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state; the optimizer's own state is loaded apart from it.
+
+        Args:
+            state_dict: What `state_dict` returned, of a rate with the same schedule and mode.
+        """
+        if not isinstance(state_dict, dict) or "version" not in state_dict:
+            raise StateError(f"not a saved rate: {str(state_dict)[:60]!r}")
+        if state_dict["version"] != VERSION:
+            raise StateError(
+                f"the saved rate is of version {state_dict['version']!r}; this driftrate reads"
+                f" version {VERSION}"
+            )
+        lacking = self.state_dict().keys() - state_dict.keys()
+        if lacking:
+            raise StateError(f"the saved rate lacks {sorted(lacking)}")
+        if state_dict["mode"] != self.mode:
+            raise StateError(
+                f"the saved rate is of mode {state_dict['mode']!r}, this one of {self.mode!r}:"
+                " attach with the same mode="
+            )
+        groups = len(self.optimizer.param_groups)
+        if len(state_dict["base_lrs"]) != groups:
+            raise StateError(
+                f"the saved rate has {len(state_dict['base_lrs'])} parameter groups, the optimizer"
+                f" {groups}"
+            )
+        # Python numbers hold any saved float exactly; tensors take them over in place.
+        like = self._like if self._on_device else torch.zeros((), dtype=torch.float64)
+        state = self.schedule.load(state_dict["schedule"], like=like)
+        if self._source is not None:
+            self._source.check(state_dict["source"], self._owners())
+            self._source.load(state_dict["source"], self._owners())
+        self._assign(state if self._on_device else _numbers(state))
+        self.base_lrs = list(state_dict["base_lrs"])
+        self._count.fill_(state_dict["count"])
+        self._moved.copy_(state_dict["moved"])
+        for name, value in state_dict["seen"].items():
+            self._seen[name].copy_(value)
+            self._known.add(name)
+
+    # The hooks
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        given = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if given is None:
+            self._advance()
+            return None
+        once: list[bool] = []
+
+        def closure() -> Any:
+            loss = given()
+            if not once:
+                once.append(True)
+                if isinstance(loss, Tensor) and "loss" in self.schedule.signals:
+                    self._told.setdefault("loss", loss.detach())
+                self._advance()
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": closure}
+        return (args[0], closure, *args[2:]), kwargs
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._source is not None:
+            self._source.stepped()
+        if "step_length" in self.schedule.signals and self._weights:
+            owners = [owner for owner in self._owners() if owner in self._weights]
+            moved = contrast(self._weights, owners, [p.detach() for p in owners], self._like).sqrt()
+            skipped = getattr(optimizer, "found_inf", None)
+            if skipped is not None:
+                moved = torch.where(skipped.to(self._like) > 0.0, self._moved, moved)
+            self._moved.copy_(moved)
+
+    @torch.no_grad()
+    def _advance(self) -> None:
+        owners, gradients = self._gradients()
+        if not owners:
+            return  # nothing will be updated
+        self._refuse_capture(owners)
+        scale = getattr(self.optimizer, "grad_scale", None)
+        skipped = getattr(self.optimizer, "found_inf", None)
+        fields = self._measure(owners, gradients, scale, skipped)
+        told, self._told = self._told, {}
+        if self._batch_size is not None:
+            told.setdefault("batch_size", self._batch_size)
+        elif not _has_noise(self.schedule) and "batch_size" not in self.schedule.optional:
+            told.setdefault("batch_size", 1.0)
+        needs, optional = self.schedule.signals, self.schedule.optional
+        for name in needs:
+            if name in TOLD and name not in told and name not in optional:
+                raise MissingSignal(
+                    f"{self.schedule.name} needs {name}: call rate.tell({name}=...) before each"
+                    f" step{', or attach(batch_size=...)' if name == 'batch_size' else ''}"
+                )
+        signal = {name: fields[name] for name in needs if name in fields}
+        signal |= {name: told[name] for name in needs if name in told}
+        whole = Signal(**signal) if {*needs} - optional <= signal.keys() else None
+        if self._program is None:
+            self._update_host(whole, skipped)
+        else:
+            self._update_device(self._program, whole, skipped)
+        self._note({**fields, **told})
+        self._set_rates()
+        if "step_length" in needs:
+            keep(self._weights, owners, [owner.detach() for owner in owners])
+
+    def _measure(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None,
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {"step_length": self._moved}
+        if self._source is not None:
+            fields |= self._source.read(owners, gradients, scale, skipped)
+        elif "grad_sq" in self.schedule.signals:
+            square = squared(gradients, self._like)
+            fields["grad_sq"] = square if scale is None else square / scale.to(square).square()
+        return fields
+
+    def _update_device(
+        self, program: Program, signal: Signal | None, skipped: Tensor | None
+    ) -> None:
+        took = None if skipped is None else skipped.to(self._like) == 0.0
+        self._count.add_(1 if took is None else took)
+        if signal is not None:
+            program.update(signal, took)
+
+    def _update_host(self, signal: Signal | None, skipped: Tensor | None) -> None:
+        given = {} if signal is None else signal._asdict()
+        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        if skipped is not None:
+            tensors["skipped"] = skipped
+        numbers: dict[str, float] = {}
+        if tensors:  # the one read of the step
+            every = [value.detach().to(self._like).reshape(()) for value in tensors.values()]
+            numbers = dict(zip(tensors, torch.stack(every).tolist(), strict=True))
+        if numbers.pop("skipped", 0.0):
+            return
+        self._count.add_(1)
+        # A step with a NaN or infinite gradient says nothing: the state and the rate stay.
+        if signal is not None and all(math.isfinite(value) for value in numbers.values()):
+            self._assign(self.schedule.update(self._state, signal._replace(**numbers))[1])
+
+    def _assign(self, state: State) -> None:
+        if self._on_device:
+            _copy(self._state, state)  # in place: a CUDA graph replays on these tensors
+        else:
+            self._state = state
+
+    def _note(self, fields: dict[str, Any]) -> None:
+        estimate = self._state.get("estimator", {}).get("estimate")
+        if estimate is not None:
+            fields = {"shift": estimate, **fields}
+        for name, buffer in self._seen.items():
+            value = fields.get(name)
+            if isinstance(value, Tensor):
+                buffer.copy_(value)
+            elif value is not None or name in self._known:
+                buffer.fill_(math.nan if value is None else value)
+            if value is not None:
+                self._known.add(name)
+
+    def _set_rates(self) -> None:
+        groups = self.optimizer.param_groups
+        for group in groups[len(self.base_lrs) :]:
+            self.base_lrs.append(_number(group["lr"]))
+        first = next((base for base in self.base_lrs if base > 0.0), None)
+        unit = 1.0 if self.relative else first
+        rate = self._state[self.schedule.output]
+        for group, base in zip(groups, self.base_lrs, strict=True):
+            value = rate if unit is None else rate * (base / unit)
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = float(value)
+            elif isinstance(value, Tensor):
+                group["lr"].copy_(value)
+            else:
+                group["lr"].fill_(value)
+
+    def _owners(self) -> list[Tensor]:
+        return [owner for group in self.optimizer.param_groups for owner in group["params"]]
+
+    def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
+        owners = [owner for owner in self._owners() if owner.grad is not None]
+        return owners, [owner.grad.detach() for owner in owners if owner.grad is not None]
+
+    def _refuse_capture(self, owners: Sequence[Tensor]) -> None:
+        if self._like.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            return
+        if not self._on_device:
+            raise ConfigError(
+                "a CUDA graph cannot change a rate that is a Python float: give the optimizer"
+                " lr=torch.tensor(..., device='cuda') and capturable=True before attach"
+            )
+        remembered = [] if self._source is None else self._source.remembered
+        ready = self._program is None or self._program.ready
+        if not ready or any(p not in buffers for buffers in remembered for p in owners):
+            raise ConfigError(
+                "what is remembered must exist, and the update be compiled, before a CUDA graph is"
+                " captured: take two steps before the capture"
+            )
+
+
+def _has_noise(schedule: Schedule) -> bool:
+    """Whether a schedule's constants hold the noise of one sample, so that it must know B."""
+    inner = getattr(schedule, "schedule", None)
+    return _has_noise(inner) if isinstance(inner, Schedule) else hasattr(schedule, "noise_std")
+
+
+def _number(rate: float | Tensor) -> float:
+    return float(rate)
+
+
+def _numbers(state: State) -> State:
+    return {k: _numbers(v) if isinstance(v, dict) else v.item() for k, v in state.items()}
+
+
+def _copy(into: State, state: State) -> None:
+    for key, leaf in into.items():
+        if isinstance(leaf, dict):
+            _copy(leaf, state[key])
+        else:
+            leaf.copy_(state[key])
+
+
+def _blend(state: State, start: State, share: float) -> State:
+    """Return share·state + (1 - share)·start, leaf by leaf; counters are rounded down."""
+    mixed: State = {}
+    for key, leaf in state.items():
+        if isinstance(leaf, dict):
+            mixed[key] = _blend(leaf, start[key], share)
+        elif share == 0.0:
+            mixed[key] = start[key]
+        elif isinstance(leaf, Tensor):
+            mixed[key] = (leaf * share + start[key] * (1.0 - share)).to(leaf.dtype)
+        else:
+            mixed[key] = type(leaf)(leaf * share + start[key] * (1.0 - share))
+    return mixed

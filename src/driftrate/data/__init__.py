@@ -1,0 +1,1 @@
+"""What comes from outside: tables, columns, h5ad files, and the cells of Figure 6."""

@@ -1,0 +1,227 @@
+"""Streams from files: CSV and Parquet, read in pieces, whatever their size."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from driftrate.data import _columns
+from driftrate.data._columns import Column
+from driftrate.data._pieces import pieces, schema
+from driftrate.errors import ConfigError, DataError
+
+Floats = npt.NDArray[np.float64]
+# Whole numbers are taken for classes up to so many levels, and for a regression's target beyond.
+MOST_CLASSES = 30
+# A table that is not in order of time is sorted in memory up to this size.
+SORT_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file as a stream of rows of numbers.
+
+    Read twice, in pieces, so that memory does not grow with the file: first to learn what each
+    column holds, then to yield it. From the first reading nothing is used but the columns' kinds:
+
+    - a number is one column; if any is missing, another column says where (missing numbers are NaN,
+      for whoever standardises to replace by the mean of what came before);
+    - a category is one column of 0 and 1 for each of the first 32 levels in the order in which they
+      appear, and one for all others; a missing one is a level of its own;
+    - true and false are 1 and 0 in Parquet, and categories in CSV; dates are numbers in Parquet.
+
+    A level's column is 0 until the level appears, so that a learner knows of it no earlier than if
+    the column had been added then. Rows without a target are left out.
+
+    Args:
+        name: What errors call it.
+        read: Yields it in pieces, Arrow record batches, each with the number of rows before it.
+        columns: The features, in the file's order, the time column not among them.
+        target: The target column.
+        time: The column by whose order the rows come, or None for the file's.
+        classes: The names of the target's classes, or None for numbers.
+        rows: The number of rows with a target.
+        ordered: Whether the file already is in order of time.
+    """
+
+    name: str
+    read: Callable[[], Iterator[tuple[Any, int]]]
+    columns: tuple[Column, ...]
+    target: Column
+    time: str | None
+    classes: tuple[str, ...] | None
+    rows: int
+    ordered: bool
+
+    @property
+    def width(self) -> int:
+        """The number of numbers in a row."""
+        return sum(column.width for column in self.columns)
+
+    def chunks(self) -> Iterator[tuple[Floats, Floats]]:
+        """Yield features (n, width), NaN where missing, and targets (n,): reals, class numbers."""
+        if self.ordered:
+            for piece, start in self.read():
+                x, y, _ = self._encode(piece, start)
+                yield x, y
+            return
+        # Small enough, or `open_table` would have refused.
+        parts = [self._encode(piece, start) for piece, start in self.read()]
+        x, y, time = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(time, kind="stable")
+        yield x[order], y[order]
+
+    def _encode(self, piece: Any, start: int) -> tuple[Floats, Floats, Floats]:
+        y = _columns.targets(piece.column(self.target.name), self.target, self.classes, start)
+        kept = ~np.isnan(y)
+        x = np.empty((piece.num_rows, self.width))
+        place = 0
+        for column in self.columns:
+            column.encode(piece.column(column.name), x[:, place : place + column.width], start)
+            place += column.width
+        time = np.zeros(len(y))
+        if self.time is not None and not self.ordered:
+            time = _columns.times(piece.column(self.time), self.time, start)
+        return x[kept], y[kept], time[kept]
+
+
+def open_table(
+    path: str | Path,
+    target: str | None,
+    time: str | None = None,
+    kind: Literal["classes", "numbers"] | None = None,
+) -> Table:
+    r"""Look through a file and say what it holds.
+
+    Args:
+        path: A `.csv` (also `.csv.gz`) or `.parquet` file; a CSV's first line names its columns.
+        target: The column to predict. Text, true/false and whole numbers of at most 30 levels are
+            classes, other numbers are a regression's target.
+        time: A column of numbers or of ISO timestamps by which the rows are ordered, or None for
+            the file's own order. A file that is not in this order is sorted if that takes at most
+            256 MB of memory. The column is not a feature.
+        kind: What the target is, where the rule above would choose the other.
+
+    Returns:
+        The table.
+
+    Raises:
+        DataError: Where the file cannot be read or does not hold what it should.
+        ConfigError: Where a column that was named does not exist.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "small.csv"
+        >>> _ = file.write_text("size,colour,y\n1.5,red,0\n,blue,1\n2.5,red,1\n")
+        >>> table = open_table(file, target="y")
+        >>> table.classes, table.width
+        (('0', '1'), 4)
+        >>> x, y = next(table.chunks())
+        >>> x[1].tolist(), y.tolist()
+        ([nan, 1.0, 0.0, 1.0], [0.0, 1.0, 1.0])
+    """
+    place = Path(path)
+    names = schema(place)
+    stat = place.stat()
+    return _open(place, tuple(names), target, time, kind, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _open(
+    path: Path,
+    names: tuple[str, ...],
+    target: str | None,
+    time: str | None,
+    kind: str | None,
+    size: int,
+    modified: int,
+) -> Table:
+    """Scan a file once; size and modification time are there for the cache alone."""
+    return scan_table(path.name, lambda: pieces(path), names, target, time, kind)
+
+
+def scan_table(
+    name: str,
+    read: Callable[[], Iterator[tuple[Any, int]]],
+    names: Sequence[str],
+    target: str | None,
+    time: str | None = None,
+    kind: str | None = None,
+) -> Table:
+    """Look through Arrow record batches and say what they hold.
+
+    Args:
+        name: What errors call the table.
+        read: Yields the batches, each with the number of rows before it; called twice or more.
+        names: The names of the columns.
+        target: As `open_table` takes it.
+        time: As `open_table` takes it.
+        kind: As `open_table` takes it.
+
+    Returns:
+        The table.
+    """
+    if target is None:
+        raise ConfigError(f"{name}: name the column to predict; columns are {_list(names)}")
+    for what, column in (("target", target), ("time", time)):
+        if column is not None and column not in names:
+            raise ConfigError(f"{name} has no {what} column {column!r}; it has {_list(names)}")
+    if time == target:
+        raise ConfigError(f"{name}: time and target are both {target!r}; they must differ")
+    scanners = [_columns.Scanner(column) for column in names if column not in (target, time)]
+    if not scanners:
+        raise DataError(f"{name} has no column beside target and time: nothing to learn from")
+    labels = _columns.TargetScanner(target, MOST_CLASSES, kind)
+    order = _columns.OrderScanner(time)
+    for piece, start in read():
+        for scanner in scanners:
+            scanner.look(piece.column(scanner.name), start)
+        labels.look(piece.column(target), start)
+        order.look(piece, start)
+    if not labels.rows:
+        raise DataError(f"{name} has no rows with a target: nothing to learn from")
+    columns = tuple(scanner.column() for scanner in scanners)
+    label, classes = labels.column()
+    table = Table(name, read, columns, label, time, classes, labels.rows, order.ordered)
+    needed = 3 * 8 * (table.width + 2) * table.rows  # encoded, joined, sorted
+    if not order.ordered and needed > SORT_BYTES:
+        raise DataError(
+            f"{name} is not in order of {time!r} (row {order.fault:,}) and too large to sort in"
+            f" memory ({needed / 2**20:,.0f} MB): sort the file first"
+        )
+    return table
+
+
+def fingerprint(path: str | Path) -> str:
+    """Return a hash of a file's bytes.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Sixteen hexadecimal digits.
+    """
+    place = Path(path)
+    try:
+        stat = place.stat()
+        return _hash(place, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise DataError(f"{place} cannot be read: {error.strerror or error}") from error
+
+
+@lru_cache(maxsize=64)
+def _hash(path: Path, size: int, modified: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _list(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,431 @@
+"""HedgedSGD: a pool of SGD copies at geometrically spaced rates, mixed online."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf, log
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from array_api_compat import array_namespace, is_array_api_obj, is_numpy_namespace
+
+from driftrate.errors import ConfigError, SignalError
+from driftrate.schedules import _checks, _codec
+from driftrate.schedules.base import Array, State
+
+# The constants below hold for every stream; docs/measured.md says how each was found.
+_TEMPER = 0.3  # evidence counts for this much: losses of successive batches are not independent
+_SPACING = 0.6  # octaves between neighbours; the second copy is at the scale c
+_LEAK, _SHARE = 0.02, 0.005  # part of a share that goes to neighbours, and to all, in 1/rate steps
+_FAST, _SLOW = 0.1, 0.01  # how fast running means forget, once they are older than 1/that
+_SURPRISE = (3.0, 2.0)  # deviations of log ‖g‖² when a jump is suspected, and more till it is sure
+_QUIET = 5e-4  # in units of the scale c: at slower rates a jump must be as much rarer as they are
+_FADE = log(0.4)  # at a jump an octave below the scale c gets 0.4 of what the one above gets
+_OVER = 0.3  # and what is above c gets 0.3 of what c gets
+_SLACK = 2.0  # times what this batch alone takes for the scale c: no more, whatever was before
+_SPIKE = 100.0  # times the mean of ‖Hu‖², or of the noise: of what is above, no more counts
+_DIVERGED = 4.0  # times the mixture's loss
+_COMEBACK = 1e-3  # what a copy that restarts keeps of its share
+_OUTLIER = 1e6  # times the usual squared gradient: such a batch is not trusted the first time
+_LOWEST, _HIGHEST = -40.0, 8.0  # octaves; only so that powers of two stay finite
+_RISE = 0.05  # octaves a step, while the fastest copy carries the pool
+_LEAST = 0.02  # of sqrt|Δs/s|, s = ‖g‖²: if that never varied, anything would be a jump
+_OLDEST = 1000.0  # steps: the count serves running means alone
+_LN2 = log(2.0)
+
+
+@dataclass(frozen=True)
+class HedgedSGD:
+    r"""A pool of SGD copies whose convex combination is the learner; no constants to choose.
+
+    Copy k takes its own steps, θ_k ← θ_k - η_k g(θ_k), on the batch that all copies share, and the
+    mixture θ̄ = Σ p_k θ_k is what predicts. For a convex loss ℓ(θ̄) <= Σ p_k ℓ(θ_k).
+
+    *Rates.* η_k = c 2^{o_k} with octaves o_k from 0.6 down in steps of 0.6. The scale is the
+    noise-free optimum c = E<Hu, u>/E‖Hu‖², from the gradient of a probe θ̄ + εu, u along the last
+    gradient; for batches of B normal covariates c = B/(B + d + 1). No batch is stepped on with a
+    scale of over twice its own <Hu, u>/‖Hu‖². The lowest octave sinks by p_K 2^{o_K} a step, so
+    that a copy which carries the pool at standstill has a rate that falls as 1/t; the highest
+    rises while it carries more than half.
+
+    *Shares.* p_k ← p_k exp(-h ℓ(θ_k)). With d = θ_k - θ̄ and Hd = g(θ_k) - g(θ̄), the variance of
+    <g(θ̄), d>/√<Hd, d> from batch to batch is what noise makes of one degree of freedom: in
+    regression σ²/B, in a well specified likelihood 1/B. Its inverse is the h at which shares are
+    posterior chances; 0.3 of it is used. Then 0.02 2^{o_k} p_k goes to the neighbours of copy k,
+    and 0.005 Σ p_k 2^{o_k} of all shares is dealt out equally (fixed share). Both are chances per
+    1/rate steps, the time in which a copy forgets: as the pool comes to rest they fade as 1/t.
+
+    *Jumps.* A batch whose log ‖g(θ̄)‖² is z to z + 2 deviations above the usual moves the shares, in
+    the same step, to the prior, which favours the fast copies. z = 3, and at rest z²/2 grows by
+    log(1 + 0.0005/Σ p_k 2^{o_k}), so that false alarms fade as 1/t too.
+
+    *Restarts.* A copy that is faster than the mixture and whose mean loss is 4 times as high, or
+    that is not finite, starts again from the mixture.
+
+    A batch with a gradient that is not finite, or whose norm is 1000 times the usual, is left out
+    (a second such batch in a row is believed).
+
+    Args:
+        copies: K, the number of SGD copies. More cost time and change little.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> pool = HedgedSGD()
+        >>> state = pool.init(np.zeros(3))
+        >>> for _ in range(200):
+        ...     x = rng.standard_normal((16, 3))
+        ...     residual = pool.members(state) @ x.T - x @ np.array([1.0, -2.0, 0.5])
+        ...     state = pool.update(state, 0.5 * (residual**2).mean(axis=-1), residual @ x / 16)
+        >>> pool.mixture(state).round(2).tolist()
+        [1.0, -2.0, 0.5]
+
+    Reference:
+        Herbster and Warmuth, Tracking the best expert (1998), for fixed share; Zhang, Lu and Zhou,
+        Adaptive online learning in dynamic environments (2018), for pools of rates; Fahrbach,
+        Javanmard, Mirrokni and Worah (2023), Conclusion, for model hedging under shift.
+    """
+
+    copies: int = 10
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _checks.integer(self, "copies", low=3)
+
+    @property
+    def name(self) -> str:
+        """The learner's name."""
+        return type(self).__name__
+
+    def init(self, theta: Array) -> State:
+        """Return the pool with every copy at θ_1.
+
+        Args:
+            theta: θ_1, an array of shape (..., dim); leading axes are independent learners.
+
+        Returns:
+            A dictionary of arrays in the library, dtype and device of `theta`.
+        """
+        if not is_array_api_obj(theta) or theta.ndim < 1:
+            raise ConfigError(f"HedgedSGD.init needs an array of shape (..., dim), got {theta!r}")
+        xp = array_namespace(theta)
+        if not xp.isdtype(theta.dtype, "real floating"):
+            raise ConfigError(f"HedgedSGD.init needs real weights, got dtype {theta.dtype}")
+        one = xp.zeros_like(theta[..., 0])
+        octaves = xp.stack([one + _SPACING * (1.0 - k) for k in range(self.copies)], axis=-1)
+        index = xp.cumulative_sum(xp.ones_like(theta), axis=-1)[..., None, :]
+        # Directions that are fixed, without a structure that data might share.
+        directions = xp.cos(index * (index - 2.0 / _SPACING * octaves[..., None]))
+        directions = directions / _norm(xp, directions)[..., None]
+        return {
+            # A hair apart, so that the first batch shows curvature in many directions.
+            "weights": theta[..., None, :] + _width(xp, theta)[..., None, None] * directions,
+            "mixture": theta + 0.0,
+            "shares": _prior(xp, octaves),
+            "octaves": octaves,
+            "losses": xp.zeros_like(octaves),
+            "direction": directions[..., 0, :],
+            "along": one,
+            "curved": one + 0.0,
+            "level": one + 0.0,
+            "noise": one + 0.0,
+            "pulls": xp.zeros_like(octaves),
+            "last": one + 0.0,
+            "change": one + 0.7,
+            "grad_sq": one + 0.0,
+            "rate": one + 0.0,
+            "count": one + 0.0,
+        }
+
+    def mixture(self, state: State) -> Array:
+        """Return θ̄ = Σ p_k θ_k, the weights to predict with, of shape (..., dim)."""
+        return state["mixture"]
+
+    def rate(self, state: State) -> Array:
+        """Return Σ p_k η_k of the last step, of shape (...)."""
+        return state["rate"]
+
+    def members(self, state: State) -> Array:
+        """Return the points at which `update` wants losses and gradients.
+
+        Args:
+            state: The pool.
+
+        Returns:
+            An array of shape (..., copies + 2, dim): the mixture, the copies from the fastest to
+            the slowest, and the probe of curvature.
+        """
+        xp = array_namespace(state["mixture"])
+        mixture = state["mixture"]
+        probe = mixture + _width(xp, mixture)[..., None] * state["direction"]
+        rows = [mixture[..., None, :], state["weights"], probe[..., None, :]]
+        return xp.concat(rows, axis=-2)
+
+    def update(
+        self,
+        state: State,
+        losses: Array,
+        gradients: Array,
+        project: Callable[[Array], Array] | None = None,
+    ) -> State:
+        """Take one step with every copy and mix anew.
+
+        Args:
+            state: What `init`, `load` or the last `update` returned; it is not modified.
+            losses: The batch loss at `members(state)`, of shape (..., copies + 2); the first is
+                the loss of the mixture before it trains on the batch.
+            gradients: The batch gradients there, of shape (..., copies + 2, dim).
+            project: A projection of weights (..., dim) onto a convex set, or None.
+
+        Returns:
+            The next state.
+        """
+        self._check(state, losses, gradients)
+        with np.errstate(all="ignore"):  # what is not finite is looked for, and left out
+            return self._advance(state, losses, gradients, project)
+
+    def _advance(
+        self,
+        state: State,
+        losses: Array,
+        gradients: Array,
+        project: Callable[[Array], Array] | None,
+    ) -> State:
+        xp = array_namespace(state["shares"])
+        trusted, screened, jump = _screen(xp, state, losses[..., 0], gradients[..., 0, :])
+        judged, trust = _judge(xp, state, losses, gradients)
+        bent, scale = _bend(xp, state, gradients, judged["level"], screened["grad_sq"])
+        octaves = state["octaves"]
+        rates = scale[..., None] * xp.exp(_LN2 * octaves)
+        first = (state["count"] == 0)[..., None]
+        # The first step starts from θ_1 itself, not from where the copies looked for curvature.
+        begin = xp.where(first[..., None], state["mixture"][..., None, :], state["weights"])
+        moved = begin - rates[..., None] * gradients[..., 1:-1, :]
+        if project is not None:
+            moved = project(moved)
+        own = losses[..., 1:-1]
+        broken = ~(xp.isfinite(xp.sum(moved, axis=-1)) & xp.isfinite(own))
+        own = xp.where(broken, 0.0, own)
+        evidence = trust[..., None] * (own - losses[..., :1])
+        evidence = xp.where(broken | (evidence > 1e4), 1e4, evidence)
+        evidence = xp.where(evidence > -1e4, evidence, -1e4)
+        shares = _share(xp, state["shares"], evidence, octaves, jump)
+        rate = xp.sum(shares * rates, axis=-1, keepdims=True)
+        mean_loss = xp.where(first, own, state["losses"])
+        mean_loss = mean_loss + _FAST * (own - mean_loss)
+        level = judged["level"][..., None]
+        diverged = (mean_loss > _DIVERGED * level) & (rates > rate) | broken
+        new = _mix(xp, state["mixture"], moved, shares, diverged) | screened | judged | bent
+        new["octaves"] = _stretch(xp, octaves, new["shares"])
+        new["losses"] = xp.where(diverged, level, mean_loss)
+        new["rate"] = xp.sum(new["shares"] * rates, axis=-1)
+        older = state["count"] + 1.0
+        new["count"] = xp.where(older < _OLDEST, older, _OLDEST)
+        if not (is_numpy_namespace(xp) and xp.all(trusted)):
+            for key in new.keys() - {"grad_sq"}:
+                axes = (None,) * (new[key].ndim - trusted.ndim)
+                new[key] = xp.where(trusted[(..., *axes)], new[key], state[key])
+        return new
+
+    def dump(self, state: State) -> dict[str, Any]:
+        """Return the state as a JSON-ready dictionary that `load` restores bit by bit."""
+        return _codec.dump(cast(Any, self), state)
+
+    def load(self, saved: Mapping[str, Any], like: Array = None) -> State:
+        """Restore a state.
+
+        Args:
+            saved: What `dump` returned, before or after a journey through JSON.
+            like: None to restore the library, dtype and device the state was saved from, or an
+                array that says where to put it instead.
+
+        Returns:
+            The state, equal to the saved one bit by bit.
+        """
+        return _codec.load(cast(Any, self), saved, like)
+
+    def _start(self) -> State:
+        """Return what `load` takes for the keys of a state."""
+        return dict.fromkeys(_KEYS, 0.0)
+
+    def _check(self, state: State, losses: Array, gradients: Array) -> None:
+        want = (*state["shares"].shape[:-1], self.copies + 2)
+        dim = state["mixture"].shape[-1]
+        if tuple(losses.shape) != want or tuple(gradients.shape) != (*want, dim):
+            raise SignalError(
+                f"HedgedSGD.update needs losses {want} and gradients {(*want, dim)} at"
+                f" members(state), got {tuple(losses.shape)} and {tuple(gradients.shape)}"
+            )
+
+
+_KEYS = (
+    "weights", "mixture", "shares", "octaves", "losses", "direction", "along", "curved", "level",
+    "noise", "pulls", "last", "change", "grad_sq", "rate", "count",
+)  # fmt: skip
+
+
+def _norm(xp: Any, vectors: Array) -> Array:
+    return xp.sqrt(xp.vecdot(vectors, vectors))
+
+
+def _width(xp: Any, mixture: Array) -> Array:
+    """Return how far the probe is from the mixture: rounding and curvature's change both small."""
+    return float(xp.finfo(mixture.dtype).eps) ** (1 / 3) * (1.0 + _norm(xp, mixture))
+
+
+def _prior(xp: Any, octaves: Array) -> Array:
+    """Return the shares of a pool that knows nothing but curvature."""
+    shares = xp.where(octaves > 0.5, _OVER, xp.exp(_FADE * xp.abs(octaves)))
+    return shares / xp.sum(shares, axis=-1, keepdims=True)
+
+
+def _speed(xp: Any, octaves: Array) -> Array:
+    """Return how fast a copy forgets, 1 at the scale c and above."""
+    return xp.exp(_LN2 * xp.where(octaves < 0.0, octaves, 0.0))
+
+
+def _suspicion(xp: Any, shares: Array, octaves: Array) -> Array:
+    """Return z, the deviations of log ‖g‖² from which on a jump is suspected."""
+    pace = xp.sum(shares * _speed(xp, octaves), axis=-1)
+    # The logarithm of a normal variate's chance to be above z is about -z²/2.
+    return xp.sqrt(_SURPRISE[0] ** 2 + 2.0 * xp.log1p(_QUIET / pace))
+
+
+def _ratio(xp: Any, a: Array, b: Array, other: Array) -> Array:
+    return xp.where(b > 0, a / xp.where(b > 0, b, 1.0), other)
+
+
+def _screen(xp: Any, state: State, loss: Array, gradient: Array) -> tuple[Array, State, Array]:
+    """Return whether the batch is to be trusted, the usual squared gradient, a jump's chance."""
+    count, before, change = state["count"], state["grad_sq"], state["change"]
+    least = _least(xp, count)
+    square = xp.vecdot(gradient, gradient)
+    finite = xp.isfinite(square) & xp.isfinite(loss)
+    limit = xp.where(before > 0, _OUTLIER * before, square)
+    mild = square <= limit
+    usual = before + _weight(xp, count, _FAST) * (xp.where(mild, square, limit) - before)
+    there = finite & (square > 0)  # a gradient of zero says nothing of the usual ones
+    usual = xp.where(there, usual, before)
+    size = xp.where(square > least, xp.where(square < 1 / least, square, 1 / least), least)
+    # Square roots, so that a few jumps do not pass for noise: v = 1.05 (E sqrt|Δs/s|)² if normal.
+    deviation = 1.05 * change * change
+    jump = xp.log(size / xp.where(before > least, before, size)) / deviation
+    jump = (jump - _suspicion(xp, state["shares"], state["octaves"])) / _SURPRISE[1]
+    jump = xp.where(jump > 0.0, xp.where(jump < 1.0, jump, 1.0), 0.0)
+    first = count == 0
+    last = xp.where(first, size, state["last"])
+    turn = xp.sqrt(2.0 * xp.abs(size - last) / (size + last))
+    later = change + _weight(xp, count + 1.0, _SLOW) * (turn - change)
+    later = xp.where(first | ~there, change, xp.where(later > _LEAST, later, _LEAST))
+    last = xp.where(there, size, last)
+    return finite & mild, {"grad_sq": usual, "last": last, "change": later}, jump
+
+
+def _judge(xp: Any, state: State, losses: Array, gradients: Array) -> tuple[State, Array]:
+    """Return the loss' level and the noise of one degree of freedom, and what evidence weighs."""
+    count, before = state["count"], state["noise"]
+    level = state["level"] + _weight(xp, count, _FAST) * (xp.abs(losses[..., 0]) - state["level"])
+    away = state["weights"] - state["mixture"][..., None, :]
+    pull = xp.vecdot(away, gradients[..., :1, :])
+    # Subtracted first: where the loss is straight the bend is 0, not rounding.
+    bend = xp.vecdot(away, gradients[..., 1:-1, :] - gradients[..., :1, :])
+    seen = (bend > 0) & xp.isfinite(bend) & xp.isfinite(pull)
+    pulls = xp.where(seen, pull / xp.sqrt(xp.where(seen, bend, 1.0)), 0.0)
+    # From one batch to the next, so that a pull which lasts does not pass for noise.
+    turn = pulls - state["pulls"]
+    number = xp.sum(xp.astype(seen, count.dtype), axis=-1)
+    mean = 0.5 * xp.sum(turn * turn, axis=-1) / xp.where(number > 0, number, 1.0)
+    # After a jump a loss that is straight far out (Huber's) has next to no bend to divide by.
+    limit = xp.where(before > 0, _SPIKE * before, inf)
+    mean = xp.where(mean < limit, mean, limit)
+    # All copies are one before the first step, which therefore tells nothing.
+    weight = _weight(xp, xp.where(count > 1, count - 1.0, 0.0), _SLOW)
+    noise = xp.where(number > 0, before + weight * (mean - before), before)
+    least = _least(xp, count)
+    trust = xp.where(noise > least, _TEMPER / xp.where(noise > least, noise, 1.0), 0.0)
+    return {"level": level, "noise": noise, "pulls": pulls}, trust
+
+
+def _bend(
+    xp: Any, state: State, gradients: Array, level: Array, usual: Array
+) -> tuple[State, Array]:
+    """Return the probe's next direction, the moments of curvature, and the scale of the rates."""
+    u, weight = state["direction"], _weight(xp, state["count"], _SLOW)
+    width = _width(xp, state["mixture"])
+    bent = (gradients[..., -1, :] - gradients[..., 0, :]) / width[..., None]
+    square, inner = xp.vecdot(bent, bent), xp.vecdot(bent, u)
+    first = state["count"] == 0
+    if not is_numpy_namespace(xp) or xp.any(first):
+        # One direction of one batch may be far too flat to step by: take all that there are.
+        away = (state["weights"] - state["mixture"][..., None, :]) / width[..., None, None]
+        all_bent = (gradients[..., 1:-1, :] - gradients[..., :1, :]) / width[..., None, None]
+        square = xp.where(first, xp.mean(xp.vecdot(all_bent, all_bent), axis=-1), square)
+        inner = xp.where(first, xp.mean(xp.vecdot(all_bent, away), axis=-1), inner)
+    seen = xp.isfinite(square) & (inner > 0)
+    # <Hu, u>/‖Hu‖² >= 1/λ of this batch, which may be far smaller than those before.
+    cap = xp.where(seen, _SLACK * inner / xp.where(seen, square, 1.0), inf)
+    limit = _SPIKE * state["curved"]
+    shrink = xp.where((limit > 0) & (square > limit), limit / square, 1.0)
+    inner, square = xp.sqrt(shrink) * inner, shrink * square
+    along = xp.where(seen, state["along"] + weight * (inner - state["along"]), state["along"])
+    curved = xp.where(seen, state["curved"] + weight * (square - state["curved"]), state["curved"])
+    # The gradient leans towards steep directions, and its noise is not that of the next batch.
+    norm = _norm(xp, gradients[..., 0, :])[..., None]
+    there = xp.isfinite(norm) & (norm > 0)
+    direction = xp.where(there, gradients[..., 0, :] / xp.where(there, norm, 1.0), u)
+    # A loss without curvature (hinge) is given the rate of Polyak's step.
+    scale = _ratio(xp, along, curved, _ratio(xp, level, usual, 0.0 * level))
+    scale = xp.where(scale < cap, scale, cap)
+    return {"direction": direction, "along": along, "curved": curved}, scale
+
+
+def _share(xp: Any, old: Array, evidence: Array, octaves: Array, jump: Array) -> Array:
+    """Return the new shares: evidence, neighbours, everyone, and the prior at a jump."""
+    shares = old * xp.exp(xp.min(evidence, axis=-1, keepdims=True) - evidence)
+    shares = shares / xp.sum(shares, axis=-1, keepdims=True)
+    speed = _speed(xp, octaves)
+    pace = xp.sum(shares * speed, axis=-1, keepdims=True)
+    out = _LEAK * speed * shares
+    faster = xp.concat([out[..., :1], out[..., :-1]], axis=-1)
+    slower = xp.concat([out[..., 1:], out[..., -1:]], axis=-1)
+    shares = shares + 0.5 * (faster + slower) - out
+    shares = shares + _SHARE * pace * (1.0 / shares.shape[-1] - shares)
+    return shares + jump[..., None] * (_prior(xp, octaves) - shares)
+
+
+def _mix(xp: Any, before: Array, moved: Array, shares: Array, diverged: Array) -> State:
+    """Return mixture, shares and copies; what diverged restarts from the mixture of the others."""
+    kept = xp.where(diverged, 0.0, shares)
+    total = xp.sum(kept, axis=-1, keepdims=True)
+    kept = kept / xp.where(total > 0, total, 1.0)
+    moved = xp.where(diverged[..., None], 0.0, moved)
+    mixture = xp.matmul(kept[..., None, :], moved)[..., 0, :]
+    mixture = xp.where(total > 0, mixture, before)
+    shares = xp.where(diverged, _COMEBACK * shares, shares)
+    return {
+        "weights": xp.where(diverged[..., None], mixture[..., None, :], moved),
+        "mixture": mixture,
+        "shares": shares / xp.sum(shares, axis=-1, keepdims=True),
+    }
+
+
+def _stretch(xp: Any, octaves: Array, shares: Array) -> Array:
+    """Return the octaves, the range extended where an end carries the pool, evenly spaced."""
+    high, low = octaves[..., :1], octaves[..., -1:]
+    place = (high - octaves) / (high - low)
+    sink = xp.where(low > _LOWEST, shares[..., -1:] * xp.exp(_LN2 * low), 0.0)
+    rise = xp.where((shares[..., :1] > 0.5) & (high < _HIGHEST), _RISE, 0.0)
+    return octaves + rise * (1.0 - place) - sink * place
+
+
+def _least(xp: Any, like: Array) -> float:
+    """Return a number so small that it stands for 0, and so large that its square does not."""
+    return float(float(xp.finfo(like.dtype).smallest_normal) ** 0.25)
+
+
+def _weight(xp: Any, count: Array, least: float) -> Array:
+    """Return the weight of the newest value in a running mean: all count alike at first."""
+    weight = 1.0 / (count + 1.0)
+    return xp.where(weight > least, weight, least)

@@ -1,0 +1,386 @@
+"""The page of a race: the table over all streams, then every stream with its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import numpy as np
+
+from driftrate._html import document
+from driftrate.race.leaderboard import (
+    CONSTANT,
+    FLAGSHIP,
+    Column,
+    Curve,
+    Leaderboard,
+    Row,
+    Standing,
+)
+from driftrate.race.plots import Line, line, panel
+from driftrate.race.words import TEST, duration, figures, overall, setting_words, verdict
+
+# Okabe and Ito's palette; one role, one colour, on every stream.
+_OURS, _OURS_TOO, _WINNER, _REFERENCE, _SECOND_ORDER = (
+    "#0072B2",
+    "#009E73",
+    "#D55E00",
+    "#E69F00",
+    "#CC79A7",
+)
+_STYLE = """
+section.stream h2 { overflow-wrap: anywhere; }
+ul.says { margin: .6rem 0 1.2rem; padding-left: 1.2rem; } ul.says li { margin: .15rem 0; }
+ul.says li:first-child { font-weight: 600; }
+.note { color: var(--soft); font-size: .86rem; max-width: 60rem; margin: .4rem 0; }
+.scroll { overflow-x: auto; }
+th { text-align: left; font-weight: 600; padding: .3rem .5rem; border-bottom: 2px solid var(--line);
+  vertical-align: bottom; font-size: .8rem; color: var(--soft); }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { vertical-align: middle; } td.who { white-space: nowrap; font-weight: 500; }
+tr.ours td.who { color: #0072B2; font-weight: 700; }
+.tag { font-size: .72rem; color: var(--soft); font-weight: 400; margin-left: .35rem; }
+td.strip { min-width: 13rem; width: 34%; padding: 0 .5rem; }
+.strip svg { display: block; width: 100%; height: 1.5rem; }
+table.heat { width: auto; font-size: .76rem; margin-top: .6rem; }
+table.heat td, table.heat th { padding: .12rem .3rem; text-align: center; border: 1px solid #fff; }
+table.heat th { vertical-align: bottom; border-bottom: 0; }
+table.heat th span { writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap;
+  max-height: 15rem; overflow: hidden; text-overflow: ellipsis; }
+table.heat td.who { text-align: left; position: sticky; left: 0; background: #fff; }
+.chips { display: flex; flex-wrap: wrap; gap: .3rem; margin: .5rem 0; }
+.chips button { font: inherit; font-size: .76rem; line-height: 1.2; padding: .12rem .5rem;
+  border: 1px solid var(--line); border-radius: 1rem; background: #fff; color: var(--soft);
+  cursor: pointer; }
+.chips button.k { border-color: var(--c); color: var(--ink);
+  box-shadow: inset .55rem 0 0 -.1rem var(--c); padding-left: .85rem; }
+.chips button.hot { background: #22272e; color: #fff; }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: .5rem; }
+.panel { width: 100%; height: auto; font: 22px system-ui, sans-serif; fill: var(--ink); }
+.panel .t { font-weight: 600; font-size: 24px; } .panel .n { fill: var(--soft); font-size: 20px; }
+.panel .e { text-anchor: end; } .panel .m { text-anchor: middle; }
+.panel .g { stroke: var(--line); stroke-width: 1.5; }
+.c path { fill: none; stroke: #b9c0c9; stroke-width: 1.6; stroke-linejoin: round; }
+.c.k path { stroke: var(--c); stroke-width: 4; } .c.d path { stroke-dasharray: 14 9; }
+.c path.b { fill: var(--c); stroke: none; opacity: .2; }
+.c.hot path { stroke: #22272e; stroke-width: 5; } .c.hot path.b { stroke: none; }
+details { margin: .4rem 0; } summary { cursor: pointer; color: #0a5c99; font-size: .9rem; }
+@media (max-width: 42rem) { td.strip { min-width: 9rem; } .wide { display: none; } }
+@media print { .chips { display: none; } }
+"""
+# A chip, a row or a curve under the pointer shows its method in all panels of the stream.
+_SCRIPT = """<script>
+document.querySelectorAll("section.stream").forEach(section => {
+  const show = event => {
+    const at = event.target.closest("[data-m]");
+    section.querySelectorAll(".hot").forEach(one => one.classList.remove("hot"));
+    if (!at) return;
+    section.querySelectorAll(`[data-m="${at.dataset.m}"]`).forEach(one => {
+      one.classList.add("hot");
+      if (one.matches("g")) one.parentNode.appendChild(one);
+    });
+  };
+  section.addEventListener("pointerover", show);
+  section.addEventListener("focusin", show);
+});
+</script>"""
+
+
+def render_race(board: Leaderboard, lead: str, absent: Mapping[str, str]) -> str:
+    """Return the page.
+
+    Args:
+        board: The results.
+        lead: A line on how they were made.
+        absent: Why methods are not in the race.
+
+    Returns:
+        HTML with everything inside.
+    """
+    says = "".join(f"<li>{escape(text)}</li>" for text in overall(board))
+    missing = "; ".join(f"{name} ({reason})" for name, reason in absent.items())
+    left_out = f'<p class="note">Not in the race: {escape(missing)}.</p>' if missing else ""
+    body = f"""<h1>The race: {len(board.streams)} stream{"s" * (len(board.streams) != 1)}, \
+{len(board.standings())} methods</h1>
+<p class="lead">Prequential loss: every batch is predicted, then learned from. {escape(lead)}</p>
+{f'<ul class="says">{says}</ul>' if says else ""}
+{_standings(board)}
+{_heat(board, "default")}
+{left_out}
+{"".join(_stream(board, stream) for stream in board.streams)}
+{_SCRIPT}"""
+    return document("driftrate: the race", _STYLE, body)
+
+
+def _standings(board: Leaderboard) -> str:
+    comparison = board.comparison()
+    standings = board.standings()
+    first = {one.method: one for one in board.standings(first_order=True)}
+    best = {one.method: one for one in board.standings("best")} if board.has_grid else {}
+    width = max(len(board.of(stream)) for stream in board.streams)
+    lead = standings[0].mean_rank
+    reach = comparison.critical_difference
+    rows = []
+    for place, one in enumerate(standings, 1):
+        strip = _strip(one, best.get(one.method), width, lead, reach)
+        wins = board.against_constant(one.method)
+        against = "–" if wins is None else f"{wins.won} of {wins.streams} · {wins.ratio:.3f}"
+        rank = first[one.method].mean_rank if one.method in first else None
+        rows.append(
+            f'<tr class="{"ours" if one.ours else ""}"><td class="n">{place}</td>'
+            f'<td class="who">{escape(one.method)}{_tags(one, len(board.streams))}</td>'
+            f'<td class="n">{"●" if one.tied else ""} {one.mean_rank:.1f}</td>'
+            f'<td class="strip">{strip}</td>'
+            f'<td class="n">{figures(rank, 3)}</td>'
+            + (
+                f'<td class="n">{_mean_rank(best.get(one.method))}</td><td class="n">{against}</td>'
+                if best
+                else ""
+            )
+            + f'<td class="n">{duration(one.seconds_per_step)}</td></tr>'
+        )
+    heads = '<th class="n"></th><th>method</th><th class="n">mean rank<br>at default</th>'
+    heads += f"<th>1 {'&nbsp;' * 2} filled: default{', ring: best' if best else ''}</th>"
+    heads += '<th class="n">among<br>first-order</th>'
+    if best:
+        heads += '<th class="n">at best,<br>hindsight</th>'
+        heads += '<th class="n">default against the best constant<br>'
+        heads += "rate in hindsight: won · loss ratio</th>"
+    heads += '<th class="n">a step</th>'
+    p = "" if comparison.p is None else f" All alike: p = {comparison.p:.2g}."
+    band = (
+        ""
+        if reach is None
+        else f" The critical difference is {reach:.1f} ranks: the shaded band, from the leader."
+    )
+    note = (
+        f"● not told apart from the leader: {comparison.test}.{p}{band} A method that failed, "
+        "diverged or ran out of time shares the last place of that stream. "
+        + (
+            "“At best” is the setting of a small grid with the lowest loss on that very stream, "
+            "which nobody knows beforehand."
+            if best
+            else ""
+        )
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
+        f'</table></div><p class="note">{escape(note)}</p>'
+    )
+
+
+def _mean_rank(standing: Standing | None) -> str:
+    return "–" if standing is None else f"{standing.mean_rank:.1f}"
+
+
+def _tags(one: Standing, streams: int) -> str:
+    tags = [] if one.first_order else ["second order"]
+    if one.streams < streams:
+        tags.append(f"{one.streams} of {streams} streams")
+    if one.marked:
+        tags.append(f"no result on {one.marked}")
+    return "".join(f'<span class="tag">{escape(tag)}</span>' for tag in tags)
+
+
+def _strip(
+    one: Standing, best: Standing | None, width: int, lead: float, reach: float | None
+) -> str:
+    """Draw a mean rank on a line from the first place to the last."""
+    colour = _OURS if one.ours else "#4a5058"
+
+    def x(rank: float) -> float:
+        return 2 + 96 * (rank - 1) / max(width - 1, 1)
+
+    band = ""
+    if reach is not None:
+        span = min(x(lead + reach), 99) - x(lead)
+        band = f'<rect x="{x(lead):.1f}%" y="0" width="{span:.1f}%" height="24" fill="#eef2f6"/>'
+    ring = ""
+    if best is not None:
+        ring = f'<circle cx="{x(best.mean_rank):.1f}%" cy="12" r="4" fill="#fff" stroke="{colour}"'
+        ring += ' stroke-width="1.5"/>'
+    return (
+        f'<svg aria-hidden="true">{band}<line x1="2%" x2="98%" y1="12" y2="12" stroke="#d9dde3"/>'
+        f'{ring}<circle cx="{x(one.mean_rank):.1f}%" cy="12" r="4.5" fill="{colour}"/></svg>'
+    )
+
+
+def _heat(board: Leaderboard, column: Column) -> str:
+    """Draw the rank of each method on each stream."""
+    if len(board.streams) < 2:
+        return ""
+    by_place = {(row.method, row.stream): row for row in board.rows if row.column == column}
+    heads = "".join(
+        f'<th><a href="#{_anchor(board, name)}"><span>{escape(name)}</span></a></th>'
+        for name in board.streams
+    )
+    rows = []
+    for one in board.standings(column):
+        cells = "".join(
+            _heat_cell(by_place.get((one.method, stream)), len(board.of(stream, column)))
+            for stream in board.streams
+        )
+        rows.append(
+            f'<tr class="{"ours" if one.ours else ""}"><td class="who">{escape(one.method)}</td>'
+            f"{cells}</tr>"
+        )
+    return (
+        f"<h2>Rank on each stream, at defaults</h2>"
+        f'<div class="scroll"><table class="heat"><thead><tr><th></th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _heat_cell(row: Row | None, count: int) -> str:
+    if row is None:
+        return "<td></td>"
+    if row.status != "ok":
+        hint = escape(f"{row.status}: {row.message}")
+        return f'<td style="background:#fbdfd3;color:#8f2d00" title="{hint}">×</td>'
+    depth = 1 - ((row.rank or 1) - 1) / max(count - 1, 1)
+    ink = "#fff" if depth > 0.6 else "#22272e"
+    hint = escape(f"loss {figures(row.loss)}")
+    return (
+        f'<td style="background:rgb(0 90 145/{depth**1.6:.2f});color:{ink}" title="{hint}">'
+        f"{row.rank:g}</td>"
+    )
+
+
+def _anchor(board: Leaderboard, stream: str) -> str:
+    return f"s{board.streams.index(stream)}"
+
+
+def _stream(board: Leaderboard, stream: str) -> str:
+    rows = board.of(stream)
+    says = "".join(f"<li>{escape(text)}</li>" for text in verdict(board, stream))
+    groups = {row.method: place for place, row in enumerate(rows)}
+    colours = _colours(rows)
+    hindsight = _hindsight(board, stream)
+    if hindsight is not None:
+        # What it does untuned is one of the crowd; the reference is what it could do.
+        colours.pop(CONSTANT, None)
+    chips = "".join(
+        f'<button data-m="{groups[row.method]}"{_chip(colours.get(row.method))}>'
+        f"{escape(row.method)}</button>"
+        for row in rows
+    )
+    if hindsight is not None:
+        chips += (
+            f'<button data-m="{groups[CONSTANT]}"{_chip(_REFERENCE)}>'
+            f"dashed: best constant rate in hindsight, {escape(setting_words(hindsight))}</button>"
+        )
+    pictures = "".join(_panels(board, stream, hindsight, groups, colours))
+    return (
+        f'<section class="stream" id="{_anchor(board, stream)}"><h2>{escape(stream)}</h2>'
+        f'<ul class="says">{says}</ul><div class="chips">{chips}</div>'
+        f'<div class="panels">{pictures}</div>{_all_rows(board, stream, groups)}</section>'
+    )
+
+
+def _chip(colour: str | None) -> str:
+    return "" if colour is None else f' class="k" style="--c:{colour}"'
+
+
+def _colours(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the methods worth following on a stream; the rest is the crowd."""
+    ours = [row.method for row in rows if row.ours]
+    second = next((row.method for row in rows if not row.first_order and row.loss), None)
+    chosen = FLAGSHIP if FLAGSHIP in ours else next(iter(ours), None)
+    too = next((name for name in ours if name != chosen), None)
+    found = {
+        chosen: _OURS,
+        too: _OURS_TOO,
+        second: _SECOND_ORDER,
+        CONSTANT if any(row.method == CONSTANT for row in rows) else None: _REFERENCE,
+    }
+    found = {name: colour for name, colour in found.items() if name is not None}
+    found.setdefault(rows[0].method, _WINNER)
+    return {name: colour for name, colour in found.items() if name is not None}
+
+
+def _hindsight(board: Leaderboard, stream: str) -> Row | None:
+    """Return the best constant rate, where it is another than the default."""
+    best = (row for row in board.of(stream, "best") if row.method == CONSTANT)
+    return next((row for row in best if row.setting != "default" and row.status == "ok"), None)
+
+
+def _panels(
+    board: Leaderboard,
+    stream: str,
+    hindsight: Row | None,
+    groups: Mapping[str, int],
+    colours: Mapping[str, str],
+) -> list[str]:
+    rows = [row for row in board.of(stream) if row.status == "ok"]
+
+    def lines(kind: Curve) -> list[Line]:
+        found = []
+        for row in [*rows, *([hindsight] if hindsight else [])]:
+            steps, runs = board.curves(row, kind)
+            late = row is hindsight
+            if steps:
+                label = f"{row.method}, best constant rate in hindsight" if late else row.method
+                colour = _REFERENCE if late else colours.get(row.method)
+                found.append(line(groups[row.method], label, colour, steps, runs, late))
+        return found
+
+    pictures = []
+    losses = lines("loss")
+    if losses:
+        pictures.append(panel("Mean loss so far", losses, settle=0.1))
+        regrets = lines("regret")
+        if regrets:
+            pictures.append(panel("Dynamic regret, summed", regrets))
+        else:
+            pictures.append(panel("Loss above the winner's, summed", _excess(losses)))
+    rates = lines("rate")
+    if rates:
+        pictures.append(panel("Rate (logarithmic)", rates, log=True))
+    return pictures
+
+
+def _excess(losses: Sequence[Line]) -> list[Line]:
+    """Return what each has lost to the first, summed up, from running means."""
+    best = losses[0]
+    steps = np.asarray(best.steps, float)
+    return [
+        Line(one.group, one.label, one.colour, one.steps, gap, gap, gap, one.dashed)
+        for one in losses
+        if list(one.steps) == list(best.steps)
+        for gap in [(one.middle - best.middle) * steps]
+    ]
+
+
+def _all_rows(board: Leaderboard, stream: str, groups: Mapping[str, int]) -> str:
+    best = {row.method: row for row in board.of(stream, "best")}
+    regret = any(row.regret is not None for row in board.of(stream))
+    rows = []
+    for row in board.of(stream):
+        cells = [f'<td class="who">{escape(row.method)}</td>']
+        if row.status == "ok":
+            error = "" if row.loss_error is None else f" ± {row.loss_error:.1g}"
+            cells.append(f'<td class="n">{row.rank:g}</td>')
+            cells.append(f'<td class="n">{figures(row.loss)}{error}</td>')
+            cells.append(f'<td class="n">{figures(row.error)}</td>')
+        else:
+            hint = escape(f"{row.status}: {row.message}")
+            cells.append(f'<td class="n">×</td><td colspan="2">{hint}</td>')
+        cells += [f'<td class="n">{figures(row.regret)}</td>'] * regret
+        if best:
+            top = best[row.method]
+            where = f'{figures(top.loss)} <span class="tag">{escape(setting_words(top))}</span>'
+            cells.append(f'<td class="n">{where}</td>')
+        cells.append(f'<td class="n">{duration(row.seconds_per_step)}</td>')
+        ours = "ours" if row.ours else ""
+        rows.append(f'<tr class="{ours}" data-m="{groups[row.method]}">{"".join(cells)}</tr>')
+    heads = '<th>method</th><th class="n">rank</th><th class="n">loss</th><th class="n">error</th>'
+    heads += '<th class="n">regret</th>' * regret
+    heads += '<th class="n">best of grid, hindsight</th>' * bool(best)
+    heads += '<th class="n">a step</th>'
+    seeds = max(row.seeds for row in board.of(stream))
+    bars = f" ± is the standard error over {seeds} seeds." if seeds > 1 else ""
+    return (
+        f"<details><summary>All {len(rows)} methods</summary>"
+        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+        f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{TEST}{bars}</p></details>'
+    )

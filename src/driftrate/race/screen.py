@@ -1,0 +1,154 @@
+"""A race on the screen: the table so far, and the time left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from driftrate.race.cell import Cell, Result
+from driftrate.race.leaderboard import Leaderboard
+from driftrate.race.words import duration, figures
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_SECONDS_BETWEEN_TABLES = 2.0
+_MOST_ROWS = 30
+
+
+def seconds_left(
+    todo: Sequence[Cell], rows: Mapping[str, int], done: Mapping[Cell, Result]
+) -> float:
+    """Estimate the computing time of cells from those that are done.
+
+    A cell takes as long as a row took its method so far, times its stream's rows; a method not seen
+    yet counts as an average one.
+
+    Args:
+        todo: The cells to come.
+        rows: The number of rows of each stream.
+        done: The finished ones.
+
+    Returns:
+        Seconds on one core; NaN if nothing is done.
+    """
+    paces: dict[str, list[float]] = {}
+    for cell, result in done.items():
+        if result["steps"]:
+            pace = result["seconds_per_step"] * result["steps"] / rows[cell.stream]
+            paces.setdefault(cell.method, []).append(pace)
+    if not paces:
+        return float("nan")
+    typical = {method: float(np.mean(found)) for method, found in paces.items()}
+    average = float(np.mean(list(typical.values())))
+    return sum(typical.get(cell.method, average) * rows[cell.stream] for cell in todo)
+
+
+def table(board: Leaderboard, most: int = _MOST_ROWS) -> Table:
+    """Return the standings so far as a table for a terminal."""
+    from rich.table import Table
+
+    one_stream = len(board.streams) == 1
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for head in ("", "method", "mean rank", "loss" if one_stream else "streams", "a step"):
+        shown.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
+    losses = {row.method: row for row in board.of(board.streams[0])}
+    standings = board.standings()
+    for place, one in enumerate(standings[:most], 1):
+        if one_stream:
+            row = losses[one.method]
+            last = figures(row.loss) if row.status == "ok" else row.status
+        else:
+            last = f"{one.streams}" + (f" ({one.marked} without result)" if one.marked else "")
+        shown.add_row(
+            f"{place}",
+            one.method,
+            f"{one.mean_rank:.1f}",
+            last,
+            duration(one.seconds_per_step),
+            style="bold blue" if one.ours else "",
+        )
+    if len(standings) > most:
+        shown.add_row("", f"... and {len(standings) - most} more", "", "", "")
+    return shown
+
+
+class Screen:
+    """The table and a bar, live in a terminal, silent elsewhere.
+
+    Args:
+        cells: All cells of the race.
+        rows: The number of rows of each stream.
+        jobs: How many cells are played at once.
+        show: Whether to show anything.
+    """
+
+    def __init__(
+        self, cells: Sequence[Cell], rows: Mapping[str, int], jobs: int, show: bool
+    ) -> None:
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeElapsedColumn as Elapsed
+
+        self._cells = cells
+        self._rows = rows
+        self._jobs = jobs
+        self._done: dict[Cell, Result] = {}
+        self._bar = Progress(
+            TextColumn("cells"), BarColumn(), MofNCompleteColumn(), Elapsed(),
+            TextColumn("{task.fields[left]}"),
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=len(cells), left="")
+        self._table: RenderableType = ""
+        self._due = 0.0
+        self._live = Live(get_renderable=self._render, refresh_per_second=2) if show else None
+
+    def __enter__(self) -> Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def advance(self, cell: Cell, result: Result) -> bool:
+        """Note a finished cell; True if it is time for a new table."""
+        self._done[cell] = result
+        self._bar.update(self._task, completed=len(self._done))
+        return monotonic() >= self._due
+
+    def draw(self, board: Leaderboard) -> None:
+        """Show a new table."""
+        begin = monotonic()
+        if self._live is not None:
+            height = self._live.console.height
+            self._table = table(board, max(5, min(_MOST_ROWS, height - 5)))
+            self._bar.update(self._task, left=self._left())
+        # A large table takes long to make, and must not slow the race down.
+        took = monotonic() - begin
+        self._due = monotonic() + max(_SECONDS_BETWEEN_TABLES, 30 * took)
+
+    def _left(self) -> str:
+        todo = [cell for cell in self._cells if cell not in self._done]
+        seconds = seconds_left(todo, self._rows, self._done) / self._jobs
+        if not todo or math.isnan(seconds):
+            return ""
+        minutes, rest = divmod(round(seconds), 60)
+        return f"about {minutes} min {rest} s left"
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+
+        return Group(self._table, self._bar)

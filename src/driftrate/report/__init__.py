@@ -1,1 +1,0 @@
-"""Pages and pictures for people."""
