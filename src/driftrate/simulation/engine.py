@@ -24,11 +24,11 @@ from driftrate.streams.backend import Backend
 from driftrate.streams.base import Stream
 from driftrate.streams.target import Standing, Target
 
-Rule = Schedule | Clairvoyant | HedgedSGD
+Learner = Schedule | Clairvoyant | HedgedSGD
 PART_SIGNALS = frozenset({"parts", "cross", "spread"})
 
 
-def needs_of(rule: Rule) -> frozenset[str]:
+def needs_of(rule: Learner) -> frozenset[str]:
     """Return the signals that a rule asks for."""
     return frozenset(rule.signals) if isinstance(rule, Schedule) else frozenset()
 
@@ -78,7 +78,7 @@ class Engine:
     def __init__(
         self,
         stream: Stream,
-        rules: Sequence[Rule],
+        rules: Sequence[Learner],
         backend: Backend,
         *,
         seeds: int,

@@ -14,7 +14,7 @@ from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
 from driftrate.schedules.base import Schedule
 from driftrate.simulation.clairvoyant import Clairvoyant
-from driftrate.simulation.engine import PART_SIGNALS, Engine, Outcome, Record, Rule, needs_of
+from driftrate.simulation.engine import PART_SIGNALS, Engine, Learner, Outcome, Record, needs_of
 from driftrate.simulation.pool import PoolEngine
 from driftrate.simulation.run import Run, Terms
 from driftrate.streams.backend import Backend, make_backend
@@ -38,17 +38,17 @@ class _Options(TypedDict, total=False):
 
 @overload
 def simulate(
-    stream: Stream, schedule: Rule, seeds: int = ..., **options: Unpack[_Options]
+    stream: Stream, schedule: Learner, seeds: int = ..., **options: Unpack[_Options]
 ) -> Run: ...
 @overload
 def simulate(
-    stream: Stream, schedule: Sequence[Rule], seeds: int = ..., **options: Unpack[_Options]
+    stream: Stream, schedule: Sequence[Learner], seeds: int = ..., **options: Unpack[_Options]
 ) -> list[Run]: ...
 
 
 def simulate(
     stream: Stream,
-    schedule: Rule | Sequence[Rule],
+    schedule: Learner | Sequence[Learner],
     seeds: int = 32,
     *,
     seed: int = 0,
@@ -110,7 +110,7 @@ def simulate(
         Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 2.
     """
     single = isinstance(schedule, Schedule | Clairvoyant | HedgedSGD)
-    rules: list[Rule] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
+    rules: list[Learner] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
     _check(stream, rules, seeds, method, project, parts, record)
     begin = _start(start, seeds, stream.dim)
     runs: dict[int, Run] = {}
@@ -139,7 +139,7 @@ def simulate(
 
 def _check(
     stream: Stream,
-    rules: list[Rule],
+    rules: list[Learner],
     seeds: int,
     method: str,
     project: Projection | None,
@@ -188,7 +188,7 @@ def _start(start: npt.ArrayLike, seeds: int, dim: int) -> npt.NDArray[np.float64
     return array
 
 
-def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
+def _passes(stream: Stream, rules: list[Learner]) -> list[list[int]]:
     """Return which rules can share a pass so that each comes out as if it had run alone.
 
     Adaptive nature faces every learner by itself, cutting batches changes what is drawn, and so
@@ -204,23 +204,23 @@ def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
     return [group for group in groups if group] + alone
 
 
-def _engine(stream: Stream, members: list[Rule], place: Backend, **options: Any) -> Engine:
+def _engine(stream: Stream, members: list[Learner], place: Backend, **options: Any) -> Engine:
     if isinstance(members[0], HedgedSGD):
         return PoolEngine(stream, members[0], place, **options)
     return Engine(stream, members, place, **options)
 
 
-def _steps(steps: int, rules: list[Rule], progress: bool) -> Iterable[int]:
+def _steps(steps: int, rules: list[Learner], progress: bool) -> Iterable[int]:
     if not progress:
         return range(steps)
     try:
         from rich.progress import track
     except ImportError as error:
-        raise MissingDependency("progress needs rich: pip install driftrate[paper]") from error
+        raise MissingDependency("progress needs rich: pip install 'driftrate[paper]'") from error
     return track(range(steps), description=", ".join(rule.name for rule in rules))
 
 
-def _collect(stream: Stream, rule: Rule, backend: Backend, outcome: Outcome, lane: int) -> Run:
+def _collect(stream: Stream, rule: Learner, backend: Backend, outcome: Outcome, lane: int) -> Run:
     """Bring one lane to the host."""
     ledger = outcome.ledger
 
