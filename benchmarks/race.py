@@ -22,7 +22,8 @@ from rich.console import Console
 from driftrate._html import write_whole
 from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Leaderboard
 from driftrate.race.markdown import markdown
-from driftrate.race.race import Race, race
+from driftrate.race.run import race
+from driftrate.race.settings import Race
 
 REAL = (
     "elec2", "noaa_weather", "covertype60k", "beijing_pm25", "bike_hourly",
@@ -48,8 +49,8 @@ WANTED_WINS, WANTED_RATIO = 6, 1.05
 def judge(board: Leaderboard) -> dict[str, bool]:
     """Return whether each mark set beforehand on the real streams is met."""
     found: dict[str, bool] = {}
-    standings = board.standings(first_order=True)
-    leaders = [one.method for one in standings if one.mean_rank == standings[0].mean_rank]
+    placings = board.placings(first_order=True)
+    leaders = [one.method for one in placings if one.mean_rank == placings[0].mean_rank]
     text = f"best mean rank of first-order methods at one setting: {', '.join(leaders)}"
     found[text] = FLAGSHIP in leaders
     wins = board.against_constant(FLAGSHIP)
@@ -85,7 +86,7 @@ def put(path: Path, name: str, text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("out/race"))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=Race.jobs)
     parser.add_argument("--defaults-only", action="store_true")
     parser.add_argument("--methods", default="", help="with commas between; all if none")
     parser.add_argument("--only", choices=("real", "drawn"))

@@ -34,7 +34,7 @@ from rich.table import Table
 import driftrate as dr
 from driftrate._html import write_whole
 from driftrate.race.cell import Cell as RaceCell
-from driftrate.race.cell import canonical
+from driftrate.race.cell import Reading, canonical
 from driftrate.race.play import play
 from driftrate.race.sources import resolve
 from driftrate.schedules.measured import filter as _measured_bank
@@ -353,10 +353,9 @@ ENTRANTS: dict[str, tuple[str, list[str]]] = {
 
 def prequential(path: Path, method: str, setting: str) -> Results:
     """Return the mean loss of one contestant on one stream, infinite where it did not finish."""
-    source = resolve(str(path), "y", None, None, batch=16)
-    cell = RaceCell(
-        str(path), "y", None, source.model, 16, method, setting, SEED, source.fingerprint
-    )
+    source = resolve(str(path), Reading(target="y"))
+    played = (method, setting, SEED, source.fingerprint)
+    cell = RaceCell(str(path), *played, target="y", model=source.model)
     result = play(cell)
     loss = np.inf if result["loss"] is None else result["loss"]
     return {"loss": loss, "message": result["message"]}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from driftrate.errors import ConfigError, MissingDependency
-from driftrate.race import Cell, contestants, play, resolve
+from driftrate.race import Cell, Reading, contestants, play, resolve
 from driftrate.race.contestants import Setup, base
 from driftrate.race.contestants.filters import ForgettingFilter
 from driftrate.race.contestants.pools import Ader
@@ -43,8 +43,9 @@ def streams(tmp_path_factory):
 
 
 def cell(path, model, method, setting="default", seed=0):
-    print_ = resolve(path, "y", None, model, BATCH).fingerprint
-    return Cell(path, "y", None, model, BATCH, method, setting, seed, print_)
+    reading = Reading(target="y", model=model, batch=BATCH)
+    print_ = resolve(path, reading).fingerprint
+    return Cell(path, method, setting, seed, print_, **vars(reading))
 
 
 def entrant(name):
