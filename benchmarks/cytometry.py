@@ -156,7 +156,7 @@ def measured(cells: Cells, seeds: range, console: Console) -> bool:
         for name, kind in (("fixed", "none"), ("fixed, resets", "shifts"))
     }
     for mode in MODES:
-        ways[mode] = train(trial, [Setting(rate) for rate in RATES], seeds, MeasuredRate(mode=mode))
+        ways[mode] = train(trial, [Setting(rate) for rate in RATES], seeds, MeasuredRate(), mode)
     total = {name: runs.entropy.sum(axis=-1, dtype=np.float64) for name, runs in ways.items()}
     middle = {name: np.median(ends, axis=1) for name, ends in total.items()}
     best, reset = middle["fixed"].min(), middle["fixed, resets"].min()
