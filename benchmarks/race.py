@@ -4,9 +4,9 @@
                               [--methods "sgd,HedgedSGD"] [--only real|drawn]
 
 The real streams are Parquet files in the folder `streams` of $DRIFTRATE_DATA (default
-../shared/data); those that are not there are left out, and said so. A race that was stopped goes on
-where it was. Exit code 1 where a mark that was set beforehand is missed; a race of some methods
-alone is not judged.
+../shared/data); missing ones are left out, with a message. A stopped race resumes where it was.
+Exit code 1 if a target that was set beforehand is missed; a race of only some methods is not
+judged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WANTED_WINS, WANTED_RATIO = 6, 1.05
 
 
 def judge(board: Leaderboard) -> dict[str, bool]:
-    """Return whether each mark set beforehand on the real streams is met."""
+    """Return whether each target that was set beforehand for the real streams is met."""
     found: dict[str, bool] = {}
     placings = board.placings(first_order=True)
     leaders = [one.method for one in placings if one.mean_rank == placings[0].mean_rank]
@@ -74,7 +74,7 @@ def judge(board: Leaderboard) -> dict[str, bool]:
 
 
 def put(path: Path, name: str, text: str) -> None:
-    """Put a table between its two marks on a page."""
+    """Write a table between its two marks on a page."""
     mark = f"<!-- {name} -->"
     page = path.read_text(encoding="utf-8")
     parts = page.split(mark)

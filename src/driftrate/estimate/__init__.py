@@ -1,4 +1,4 @@
-"""What a schedule needs and nobody tells it: shift, noise, smoothness, diameter, scale, alarms."""
+"""Estimates of what a schedule needs: shift, noise, smoothness, diameter, scale; detectors."""
 
 from driftrate.estimate.detectors import DETECTORS, Detector, detector
 from driftrate.estimate.diameter import RunningDiameter
