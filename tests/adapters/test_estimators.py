@@ -19,9 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import driftrate as dr
 from driftrate.adapters.sklearn import losses
-from driftrate.adapters.sklearn.drivers import Pool
 from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
-from driftrate.learners import HedgedSGD
 from driftrate.sklearn import ShiftSGDClassifier, ShiftSGDRegressor
 
 # What scikit-learn lists for its own SGD estimators; a pool passes even these.
@@ -80,53 +78,6 @@ def test_derivatives_are_those_of_the_losses(loss, outputs, target):
     each, slopes = loss(extreme, target, 1.0)
     assert np.isfinite(each).all()
     assert np.isfinite(slopes).all()
-
-
-class Given:
-    """A batch whose gradients are known."""
-
-    rows = 1
-
-    def __init__(self, gradients):
-        self.gradients = gradients
-
-    def gradient(self, start, stop, out):
-        out[...] = self.gradients
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("copies", [3, 10])
-@pytest.mark.parametrize("flat", [False, True])
-def test_the_fast_pool_is_the_pool(copies, flat):
-    """Jumps, outliers, batches that are not finite, copies that diverge, a loss without bend."""
-    rng = np.random.default_rng(copies)
-    rule = HedgedSGD(copies=copies)
-    slow = rule.init(np.zeros(5))
-    fast = Pool(rule, rule.init(np.zeros(5)))
-    restarts = 0
-    for step in range(600):
-        points = rule.members(slow)
-        np.testing.assert_allclose(fast.points, points, rtol=1e-9, atol=1e-11)
-        x = rng.standard_normal((8, 5)) * (20.0 if 300 <= step < 310 else 1.0)
-        y = x @ np.full(5, 1.0 if step % 200 < 100 else -3.0) + 0.3 * rng.standard_normal(8)
-        if step in (50, 51, 52):
-            y = y * (1e9 if step < 52 else np.nan)
-        residual = points @ x.T - y
-        slopes = np.sign(residual) if flat else residual
-        each = (np.abs(residual) if flat else 0.5 * residual**2).mean(axis=-1)
-        gradients = slopes @ x / 8
-        if step in (100, 400):
-            gradients[1] = each[2] = np.inf
-        slow = rule.update(slow, each, gradients)
-        fast.step(each, Given(gradients))
-        restarts += np.array_equal(slow["weights"][0], slow["mixture"])
-        for name, value in fast.state.items():
-            np.testing.assert_allclose(
-                value, slow[name], rtol=1e-8, atol=1e-11, err_msg=f"{name} at {step}"
-            )
-        fast = Pool(rule, slow)  # differences of rounding must not add up
-    assert restarts > 1
-    assert set(fast.state) == set(slow)
 
 
 @pytest.mark.parametrize("mode", ["sequence", "parts"])
