@@ -52,6 +52,8 @@ def add(text):
         ("race/contestants/_module.py", ["sgd"]),
         ("race/contestants/filters.py", ["kalman forgetting"]),
         ("learners/hedged_sgd.py", ["HedgedSGD"]),
+        ("learners/hedged_sgd_fast.py", ["HedgedSGD"]),
+        ("learners/mixer.py", ["HedgedSGD"]),
         ("schedules/measured/rate.py", ["MeasuredRate"]),
         ("schedules/measured/filter.py", ["MeasuredRate"]),
         ("estimate/smoothness.py", ["MeasuredRate"]),
