@@ -100,10 +100,12 @@ def _parse(text: str, package: bool) -> _Module:
 
 
 def _imports(nodes: Sequence[ast.AST], package: bool) -> frozenset[str]:
-    """Return what a module imports of this library and uses, or offers if it is a package."""
+    """Return what a module imports of this library and uses or offers."""
     notes = [getattr(node, key, None) for node in nodes for key in ("annotation", "returns")]
     aside = {one for note in notes if note is not None for one in ast.walk(note)}
     used = {node.id for node in nodes if isinstance(node, ast.Name) and node not in aside}
+    if "__all__" in used:  # what a door lists there
+        used |= {node.value for node in nodes if isinstance(node, ast.Constant)}
     found = set()
     for node in nodes:
         if not isinstance(node, ast.Import | ast.ImportFrom):
