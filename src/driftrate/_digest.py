@@ -105,7 +105,7 @@ def _imports(nodes: Sequence[ast.AST], package: bool) -> frozenset[str]:
     aside = {one for note in notes if note is not None for one in ast.walk(note)}
     used = {node.id for node in nodes if isinstance(node, ast.Name) and node not in aside}
     if "__all__" in used:  # what a door lists there
-        used |= {node.value for node in nodes if isinstance(node, ast.Constant)}
+        used |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
     found = set()
     for node in nodes:
         if not isinstance(node, ast.Import | ast.ImportFrom):

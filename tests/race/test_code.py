@@ -60,7 +60,7 @@ def add(text):
         ("schedules/measured/filter.py", ["MeasuredRate", "ConvexRate"]),
         ("adapters/torch/attach.py", ["MeasuredRate"]),
         ("adapters/_observe/choice.py", ["MeasuredRate"]),
-        ("estimate/smoothness.py", ["ConvexRate"]),
+        ("estimate/smoothness.py", ["MeasuredRate", "ConvexRate"]),
     ],
 )
 def test_an_edit_changes_those_that_run_it(changed, file, whose):
