@@ -65,10 +65,10 @@ def test_same_trajectory_as_the_core(mode):
     assert rate.steps == small_loop.STEPS
 
 
-@pytest.mark.parametrize("name", sorted(dr.registry()))
+@pytest.mark.parametrize("name", sorted(dr.schedules.base.registry()))
 def test_every_schedule_attaches(name):
     """What no mode measures is told; the rates are those of the rule on the same signals."""
-    schedule = dr.registry()[name].example()
+    schedule = dr.schedules.base.registry()[name].example()
     net = small_loop.model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
     mode = "parts" if {"cross", "spread", "parts"} & set(schedule.signals) else None

@@ -66,9 +66,9 @@ class TestTrajectory:
         assert rates[problem.JUMP - 20 : problem.JUMP].max() < 0.1
         assert rates[problem.JUMP : problem.JUMP + 10].max() > 0.3
 
-    @pytest.mark.parametrize("name", sorted(dr.registry()))
+    @pytest.mark.parametrize("name", sorted(dr.schedules.base.registry()))
     def test_every_schedule_drives_an_optimizer(self, name):
-        schedule = dr.registry()[name].example()
+        schedule = dr.schedules.base.registry()[name].example()
         optimizer = adapter.attach(optax.sgd(1.0), schedule, mode="given")
         told = {"batch_size": 8.0, "shift": 0.3, "loss": 0.5, "loss_shift": 0.1, "parts": 2.0}
         told |= {"step_length": 0.2, "grad_sq": 2.0, "cross": 0.5, "spread": 1.0}

@@ -9,7 +9,9 @@ import driftrate as dr
 
 def schedules() -> dict[str, dr.Schedule]:
     """All registered schedules by their examples, and the forms that an example does not show."""
-    cases: dict[str, dr.Schedule] = {name: cls.example() for name, cls in dr.registry().items()}
+    cases: dict[str, dr.Schedule] = {
+        name: cls.example() for name, cls in dr.schedules.base.registry().items()
+    }
     cases["LinearRate-flow"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="flow")
     cases["LinearRate-free-flow"] = dr.LinearRate(dim=64, noise_std=0.5, form="flow")
     cases["LinearRate-euler"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="euler")

@@ -321,7 +321,7 @@ def registry() -> dict[str, type[Schedule]]:
     """Return all schedules by name.
 
     Example:
-        >>> from driftrate.schedules import registry
+        >>> from driftrate.schedules.base import registry
         >>> "LinearRate" in registry()
         True
     """
