@@ -13,7 +13,7 @@ from driftrate.race.code import code_of
 from driftrate.race.plan import make_plan
 from driftrate.race.store import CellStore
 
-WHO = ("sgd", "river linear", "kalman forgetting", "HedgedSGD", "MeasuredRate")
+WHO = ("sgd", "river linear", "kalman forgetting", "HedgedSGD", "ConvexRate", "MeasuredRate")
 STREAM = "synthetic:walk,dim=2,steps=20"
 
 
@@ -49,12 +49,14 @@ def add(text):
         ("race/contestants/base.py", WHO),
         ("streams/paths.py", WHO),
         ("data/_columns.py", WHO),
-        ("race/contestants/_module.py", ["sgd"]),
+        ("race/contestants/_module.py", ["sgd", "MeasuredRate"]),
         ("race/contestants/filters.py", ["kalman forgetting"]),
         ("learners/hedged_sgd.py", ["HedgedSGD"]),
-        ("schedules/measured/rate.py", ["MeasuredRate"]),
-        ("schedules/measured/filter.py", ["MeasuredRate"]),
-        ("estimate/smoothness.py", ["MeasuredRate"]),
+        ("schedules/measured/rate.py", ["ConvexRate", "MeasuredRate"]),
+        ("schedules/measured/filter.py", ["ConvexRate", "MeasuredRate"]),
+        ("race/contestants/estimated.py", ["ConvexRate"]),
+        ("adapters/_observe/choice.py", ["MeasuredRate"]),
+        ("adapters/torch/attach.py", ["MeasuredRate"]),
     ],
 )
 def test_an_edit_changes_those_that_run_it(changed, file, whose):
@@ -67,7 +69,7 @@ def test_an_edit_changes_those_that_run_it(changed, file, whose):
         "cli.py", "errors.py", "_digest.py", "race/code.py", "race/run.py", "race/settings.py",
         "race/page.py", "race/leaderboard.py",
         "race/significance.py", "race/store.py", "race/engine.py", "race/child.py", "race/plan.py",
-        "race/contestants/__init__.py", "paper/claims.py", "torch.py",
+        "race/contestants/__init__.py", "paper/claims.py", "keras.py",
     ],
 )  # fmt: skip
 def test_what_only_plans_stores_or_shows_does_not_count(changed, file):
@@ -82,7 +84,7 @@ def test_another_version_of_a_package_counts_for_those_that_need_it(newer):
         return {name for name, code in codes().items() if code != before[name]}
 
     assert whose("river") == {"river linear"}
-    assert whose("torch") == {"sgd"}
+    assert whose("torch") == {"sgd", "MeasuredRate"}
     assert whose("numpy") == set(WHO)
     assert whose("plotly") == set()
 
