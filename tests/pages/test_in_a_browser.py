@@ -26,7 +26,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory):
-    from driftrate.race.race import Race, race
+    from driftrate.race.run import Race, race
 
     out = tmp_path_factory.mktemp("raced")
     race(Race([STREAM], methods=METHODS, grid=False, jobs=1), out, show=False)

@@ -298,4 +298,4 @@ def _need(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise MissingDependency(f"this needs {package}: pip install driftrate[paper]") from error
+        raise MissingDependency(f"this needs {package}: pip install 'driftrate[paper]'") from error
