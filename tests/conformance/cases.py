@@ -15,7 +15,10 @@ def schedules() -> dict[str, dr.Schedule]:
     cases["LinearRate-euler"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="euler")
     cases["KnownShifts-restart"] = dr.KnownShifts(dr.InverseTimeRate(1.0), times=(20, 40))
     cases["nested"] = dr.Clip(dr.Warmup(dr.ConvexRate.example(), steps=7), max=0.3)
+    cases["MeasuredRate-default"] = dr.MeasuredRate()
+    cases["MeasuredRate-relative"] = dr.MeasuredRate(relative=True)
     cases["MeasuredRate-sequence"] = dr.MeasuredRate(max_rate=1.0, mode="sequence")
+    cases["MeasuredRate-attached"] = dr.MeasuredRate(mode="sequence", relative=True)
     return cases
 
 

@@ -1,4 +1,4 @@
-"""States to JSON and back, bit by bit, with the schedule's name and version on them."""
+"""States to JSON and back, bit by bit, labelled with the schedule's name and version."""
 
 from __future__ import annotations
 
@@ -50,11 +50,16 @@ def _encode(leaf: Any) -> Any:
 
 def _decode(node: Any, like: Any, template: Any) -> Any:
     data = _real(node["data"]) if isinstance(node, Mapping) else _real(node)
+    vector = is_array_api_obj(template)
+    if vector and (not isinstance(data, list) or len(data) != len(template)):
+        raise ValueError(f"a vector of {len(template)} is needed, got {str(data)[:60]}")
     if is_array_api_obj(like):
         xp, place = array_namespace(like), device(like)
-        kind = like.dtype if isinstance(template, float) else None
+        kind = None if isinstance(template, int) else like.dtype
         return xp.asarray(data, dtype=kind, device=place)
-    if not isinstance(node, Mapping):
+    if isinstance(like, float) or not isinstance(node, Mapping):
+        if vector:
+            return array_namespace(template).asarray(data, dtype=template.dtype)
         return type(template)(data)
     if node["library"] not in _MODULES:
         raise StateError(
@@ -85,7 +90,7 @@ def dump(rule: Rule, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(rule: Rule, saved: Mapping[str, Any], like: Any) -> dict[str, Any]:
-    """Return the state, or say in one line why it cannot be loaded."""
+    """Return the state, or raise an error that says in one line why it cannot be loaded."""
     if not isinstance(saved, Mapping) or not {"schedule", "version", "state"} <= saved.keys():
         raise StateError(f"not a saved state of {rule.name}: {str(saved)[:60]!r}")
     if saved["schedule"] != rule.name:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from array_api_compat import array_namespace
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from driftrate.schedules.base import Schedule, Signal, State, select
+from driftrate.schedules.base import Schedule, Signal, State, map_state, select
 
 Leaves = tuple[Tensor, list[Tensor]]  # a state's reals in one tensor, and its counters
 # The leaves, the signal's values and whether the step is taken (None: it is) to the next leaves.
@@ -151,23 +153,18 @@ def _packed(schedule: Schedule, state: State) -> Leaves:
     """Return the leaves of a state, in the order of its start."""
     form = schedule._start()
     pairs = [*zip(_leaves(form, form), _leaves(form, state), strict=True)]
-    reals = torch.stack([leaf for start, leaf in pairs if isinstance(start, float)])
-    return reals, [leaf for start, leaf in pairs if not isinstance(start, float)]
+    reals = torch.cat([leaf.reshape(-1) for start, leaf in pairs if not isinstance(start, int)])
+    return reals, [leaf for start, leaf in pairs if isinstance(start, int)]
 
 
 def _unpacked(schedule: Schedule, leaves: Leaves) -> State:
     """Return the state as views of its leaves."""
-    reals, counters = iter(leaves[0].unbind()), iter(leaves[1])
-
-    def fill(form: State) -> State:
-        return {
-            key: fill(start)
-            if isinstance(start, dict)
-            else next(reals if isinstance(start, float) else counters)
-            for key, start in form.items()
-        }
-
-    return fill(schedule._start())
+    form = schedule._start()
+    shapes = [np.shape(start) for start in _leaves(form, form) if not isinstance(start, int)]
+    pieces = leaves[0].split([math.prod(shape) for shape in shapes])
+    reals = iter([piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)])
+    counters = iter(leaves[1])
+    return map_state(lambda start: next(counters if isinstance(start, int) else reals), form)
 
 
 def _leaves(form: State, state: State) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from driftrate.adapters._observe import Policy, check_policy
+from driftrate.adapters._observe import Policy, blend, check_policy
 from driftrate.adapters.torch.measure import Buffers, contrast, keep, squared
 from driftrate.adapters.torch.moments import forget
 from driftrate.adapters.torch.program import Program
@@ -245,7 +245,7 @@ class Rate(LRScheduler):
             if policy != "keep":
                 share = 0.0 if policy == "reset" else decay
                 start = self.schedule.init(like=self._state[self.schedule.output])
-                self._assign(_blend(self._state, start, share))
+                self._assign(blend(self._state, start, share))
 
     def detach(self) -> None:
         """Take all hooks back. The optimizer keeps its last rate and can be attached again."""
@@ -317,12 +317,12 @@ class Rate(LRScheduler):
                 f" {groups}"
             )
         # Python numbers hold any saved float exactly; tensors take them over in place.
-        like = self._like if self._on_device else torch.zeros((), dtype=torch.float64)
+        like = self._like if self._on_device else 0.0
         state = self.schedule.load(state_dict["schedule"], like=like)
         if self._source is not None:
             self._source.check(state_dict["source"], self._owners())
             self._source.load(state_dict["source"], self._owners())
-        self._assign(state if self._on_device else _numbers(state))
+        self._assign(state)
         self.base_lrs = list(state_dict["base_lrs"])
         self._count.fill_(state_dict["count"])
         self._moved.copy_(state_dict["moved"])
@@ -509,28 +509,9 @@ def _number(rate: float | Tensor) -> float:
     return float(rate)
 
 
-def _numbers(state: State) -> State:
-    return {k: _numbers(v) if isinstance(v, dict) else v.item() for k, v in state.items()}
-
-
 def _copy(into: State, state: State) -> None:
     for key, leaf in into.items():
         if isinstance(leaf, dict):
             _copy(leaf, state[key])
         else:
             leaf.copy_(state[key])
-
-
-def _blend(state: State, start: State, share: float) -> State:
-    """Return share·state + (1 - share)·start, leaf by leaf; counters are rounded down."""
-    mixed: State = {}
-    for key, leaf in state.items():
-        if isinstance(leaf, dict):
-            mixed[key] = _blend(leaf, start[key], share)
-        elif share == 0.0:
-            mixed[key] = start[key]
-        elif isinstance(leaf, Tensor):
-            mixed[key] = (leaf * share + start[key] * (1.0 - share)).to(leaf.dtype)
-        else:
-            mixed[key] = type(leaf)(leaf * share + start[key] * (1.0 - share))
-    return mixed
