@@ -346,7 +346,8 @@ class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
     @property
     def coef_(self) -> Floats:
         """Weights, of shape (n_features,)."""
-        return self._split(self._shown)[0][0]
+        weights: Floats = self._split(self._shown)[0][0]
+        return weights
 
     def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from the newest rows.
