@@ -4,7 +4,7 @@
     python benchmarks/adapters.py --gpu         # GPU: 100 million, bf16, fused AdamW; and checks
 
 Steps of all rows are interleaved and each row's figure is its fastest step, so that a busy machine
-slows all alike. Prodigy and schedule-free stand beside where they are installed.
+slows all alike. Prodigy and schedule-free are timed too where they are installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import driftrate.torch
 
 STEPS = 40
 Step = Callable[[], object]
-# Optimizers that people would take instead: name, package, class.
+# Optimizers that people would use instead: name, package, class.
 PEERS = (
     ("Prodigy", "prodigyopt", "Prodigy"),
     ("schedule-free AdamW", "schedulefree", "AdamWScheduleFree"),
@@ -79,7 +79,7 @@ class Loop:
 
 
 def best_of(rows: Mapping[str, Step], clock: Callable[[Step], float]) -> dict[str, float]:
-    """Return each row's fastest step in seconds, of `STEPS` that take turns after a warm-up."""
+    """Return each row's fastest of `STEPS` interleaved steps in seconds, after a warm-up."""
     for step in rows.values():
         for _ in range(3):
             step()
@@ -179,7 +179,7 @@ def gpu() -> None:
         title = f"{torch.cuda.get_device_name()}, {size / 1e6:.0f} million parameters, bf16"
         if batch == 256:
             show_memory(rows, 2 * size)
-        # Two clocks, both shown: which one flatters depends on who waits for whom.
+        # Both clocks are shown: which one flatters depends on whether host or device waits.
         for name, clock in (("host waits", waiting_clock), ("host ahead", device_clock)):
             show(f"{title}, fused AdamW, B = {batch}, {name}", best_of(rows, clock), "bare")
         del rows
@@ -187,7 +187,7 @@ def gpu() -> None:
 
 
 def show_memory(rows: Mapping[str, Loop], gradient: int) -> None:
-    """Print what a step needs beyond what is there between steps."""
+    """Print the memory that a step needs beyond what stays allocated between steps."""
     for name, step in rows.items():
         step()
         step()

@@ -1,17 +1,17 @@
-"""Figure 6 with many seeds against reference medians, and our speed beside the authors' way.
+"""Figure 6 with many seeds against reference medians, and our speed against the authors' way.
 
     python benchmarks/cytometry.py [--seeds 256] [--data PATH] [--steps 600]
     python benchmarks/cytometry.py --measured [--seeds 32] [--first 1000] [--data PATH]
 
 The reference medians are those of an independent program on the public cells, 32 seeds, and hold
 for them alone: on simulated cells the comparison is shown, not judged. The authors' way is Keras
-on the torch backend with one `fit` a step and cells sampled one at a time; without Keras it is
-left out. Exit code 1 where a median or the ratio of speeds misses its mark.
+on the torch backend with one `fit` per step and cells sampled one at a time; without Keras it is
+left out. Exit code 1 if a median or the ratio of speeds misses its target.
 
 With `--measured`: Adam's rate times the factor of `MeasuredRate()`, as `driftrate.torch.attach`
-sets it, beside Adam as it is, and with resets at the true shifts, which the factor is not told.
-Exit code 1 where a median is over 1.15 times that of the best fixed rate, at any base rate, or
-none is below that of the best fixed rate with resets.
+sets it, compared with Adam alone, and with resets at the true shifts, which the factor is not told.
+Exit code 1 if at any base rate the median is over 1.15 times that of the best fixed rate, or if at
+none it is below that of the best fixed rate with resets.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ REFERENCE = {
 }
 DIVERGED, WANTED_RATIO, BLOCK = 3000.0, 40.0, 32
 RATE, WARM_UP = 0.01, 5
-# Of the measured factor: its forms, the base rates that are judged, how far it may be from the best
-# fixed rate, and its first seed: those below are for tuning.
+# Of the measured factor: its modes, the base rates that are judged, how far it may be from the best
+# fixed rate, and its first seed; lower seeds are for tuning.
 MODES: tuple[Literal["parts", "sequence"], ...] = ("parts", "sequence")
 ASKED, WITHIN, FIRST = slice(RATES.index(0.003), None), 1.15, 1000
 SHOWN = "median (over the best fixed rate's), mean ± standard error"
@@ -54,7 +54,7 @@ STEPS = (2, 10, 50, 100, 102, 110, 150, 200, 202, 210, 300, 400, 402, 410, 500, 
 
 
 def allowed(rate: float) -> float:
-    """Return how far a median may lie from the reference; at 0.1 only divergence is asked for."""
+    """Return the tolerance of a median; at 0.1 the run only has to diverge."""
     return 0.1 if rate <= 0.01 else 0.2 if rate < 0.1 else np.inf
 
 
@@ -113,7 +113,7 @@ def one_at_a_time(cells: Cells, steps: int, console: Console) -> float:
     stream, rng = CellStream(cells), np.random.default_rng(0)
     pools = [np.flatnonzero(cells.label == place) for place in range(len(CLASSES))]
     shares = [phase.shares for phase in stream.phases for _ in range(phase.steps)]
-    # Their program draws a second batch a step, for validation.
+    # Their program draws a second batch per step, for validation.
     samples = 2 * stream.batch_size
     model, begin = keras_model(), 0.0
     for step in track(range(-WARM_UP, steps), description="the authors' way", console=console):
@@ -156,7 +156,7 @@ def measured(cells: Cells, seeds: range, console: Console) -> bool:
         for name, kind in (("fixed", "none"), ("fixed, resets", "shifts"))
     }
     for mode in MODES:
-        ways[mode] = train(trial, [Setting(rate) for rate in RATES], seeds, MeasuredRate(mode=mode))
+        ways[mode] = train(trial, [Setting(rate) for rate in RATES], seeds, MeasuredRate(), mode)
     total = {name: runs.entropy.sum(axis=-1, dtype=np.float64) for name, runs in ways.items()}
     middle = {name: np.median(ends, axis=1) for name, ends in total.items()}
     best, reset = middle["fixed"].min(), middle["fixed, resets"].min()

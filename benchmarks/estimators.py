@@ -1,4 +1,4 @@
-"""Rows per second of `partial_fit` beside scikit-learn's SGD and River, as ratios in one run.
+"""Rows per second of `partial_fit` against scikit-learn's SGD and River, in one run.
 
 OMP_NUM_THREADS=1 python benchmarks/estimators.py
 """
@@ -61,7 +61,7 @@ def main() -> None:
         ),
     }
     best = dict.fromkeys(runs, np.inf)
-    for _ in range(ROUNDS):  # interleaved, so that a busy moment hits all alike
+    for _ in range(ROUNDS):  # interleaved, so that a busy moment slows all alike
         for name, run in runs.items():
             start = perf_counter()
             run()

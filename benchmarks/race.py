@@ -4,9 +4,9 @@
                               [--methods "sgd,HedgedSGD"] [--only real|drawn]
 
 The real streams are Parquet files in the folder `streams` of $DRIFTRATE_DATA (default
-../shared/data); those that are not there are left out, and said so. A race that was stopped goes on
-where it was. Exit code 1 where a mark that was set beforehand is missed; a race of some methods
-alone is not judged.
+../shared/data); missing ones are left out, with a message. A stopped race resumes where it was.
+Exit code 1 if a target that was set beforehand is missed; a race of only some methods is not
+judged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rich.console import Console
 from driftrate._html import write_whole
 from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Leaderboard
 from driftrate.race.markdown import markdown
-from driftrate.race.race import Race, race
+from driftrate.race.run import race
+from driftrate.race.settings import Race
 
 REAL = (
     "elec2", "noaa_weather", "covertype60k", "beijing_pm25", "bike_hourly",
@@ -46,10 +47,10 @@ WANTED_WINS, WANTED_RATIO = 6, 1.05
 
 
 def judge(board: Leaderboard) -> dict[str, bool]:
-    """Return whether each mark set beforehand on the real streams is met."""
+    """Return whether each target that was set beforehand for the real streams is met."""
     found: dict[str, bool] = {}
-    standings = board.standings(first_order=True)
-    leaders = [one.method for one in standings if one.mean_rank == standings[0].mean_rank]
+    placings = board.placings(first_order=True)
+    leaders = [one.method for one in placings if one.mean_rank == placings[0].mean_rank]
     text = f"best mean rank of first-order methods at one setting: {', '.join(leaders)}"
     found[text] = FLAGSHIP in leaders
     wins = board.against_constant(FLAGSHIP)
@@ -73,7 +74,7 @@ def judge(board: Leaderboard) -> dict[str, bool]:
 
 
 def put(path: Path, name: str, text: str) -> None:
-    """Put a table between its two marks on a page."""
+    """Write a table between its two marks on a page."""
     mark = f"<!-- {name} -->"
     page = path.read_text(encoding="utf-8")
     parts = page.split(mark)
@@ -85,7 +86,7 @@ def put(path: Path, name: str, text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("out/race"))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=Race.jobs)
     parser.add_argument("--defaults-only", action="store_true")
     parser.add_argument("--methods", default="", help="with commas between; all if none")
     parser.add_argument("--only", choices=("real", "drawn"))

@@ -1,4 +1,4 @@
-"""What one update costs, beside torch's `StepLR.step()` in the same run.
+"""What one update costs, compared with torch's `StepLR.step()` in the same run.
 
     python benchmarks/schedules.py
 

@@ -2,7 +2,7 @@
 
 python benchmarks/simulate.py            # everything but the GPU, about ten minutes
 python benchmarks/simulate.py --quick    # shorter runs, no full-size memory run
-python benchmarks/simulate.py --gpu      # needs numpy, torch and array-api-compat alone
+python benchmarks/simulate.py --gpu      # needs only numpy, torch and array-api-compat
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RATIOS = {
 def seconds(
     call: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] = time.process_time
 ) -> float:
-    """Return the best time of a call: on the CPU its own time, whoever else uses the machine."""
+    """Return the best time of a call; by default CPU time, which a busy machine changes least."""
     best = float("inf")
     for _ in range(repeats):
         start = clock()
@@ -45,16 +45,16 @@ def seconds(
 
 
 def step_time(kind: str, dim: int, steps: int, repeats: int = 1, **options: Any) -> float:
-    """Return the seconds of one step of a whole run on the paper's moving path."""
+    """Return the seconds per step of a whole run on the paper's moving path."""
     stream = STREAMS[kind](spiral(dim, steps), BATCH, NOISE)
-    # The plainest schedule: the simulator is timed, not a schedule.
+    # The simplest schedule: the simulator is timed, not a schedule.
     rate = dr.ConstantRate(0.01)
     options = {"seeds": SEEDS, **options}
     return seconds(lambda: dr.simulate(stream, rate, **options), repeats) / steps
 
 
 def raw_time(count: int, dtype: str = "float64", repeats: int = 200) -> float:
-    """Return the seconds that NumPy's fastest generator needs for as many normals."""
+    """Return the seconds that NumPy's fastest generator needs for that many normals."""
     generator = np.random.Generator(np.random.SFC64(0))
     out = np.empty(count, dtype=dtype)
 
@@ -90,7 +90,7 @@ def growth() -> None:
     times = np.array(
         [step_time("linear", int(d), max(10, min(500, 2_000_000 // int(d))), 3) for d in dims]
     )
-    # Relative least squares: every size counts the same.
+    # Least squares of relative errors: every size counts the same.
     design = np.stack([1 / times, dims / times], axis=1)
     (a, b), *_ = np.linalg.lstsq(design, np.ones(len(dims)), rcond=None)
     worst = np.abs((a + b * dims) / times - 1).max()
@@ -111,7 +111,7 @@ def growth() -> None:
 
 
 def small(steps: int) -> None:
-    """Run the large case in this process; the caller reads the peak."""
+    """Run the large case in this process, and print its peak memory."""
     dim, seeds = 65_536, 64
     stream = LinearStream(spiral(dim, steps, hold=8, dtype="float32"), BATCH, NOISE)
     rate = dr.LinearRate(dim=dim, noise_std=NOISE)
@@ -205,7 +205,7 @@ def main() -> None:
     if args.gpu:
         gpu(args.gpu, args.steps)
         return
-    # One core for everyone, JAX's and BLAS's threads included.
+    # One core for all, the threads of JAX and BLAS included.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if args.small:
         small(args.small)
@@ -215,7 +215,7 @@ def main() -> None:
     growth()
     peer(200 if args.quick else 2000)
     print("\nmemory, in a process of its own", flush=True)
-    # A fresh process, because the peak of this one is past.
+    # A fresh process, because this one has had its peak already.
     subprocess.run(
         [sys.executable, __file__, "--small", "20" if args.quick else "2000"], check=True
     )

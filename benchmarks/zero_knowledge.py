@@ -1,15 +1,15 @@
-"""Rates that need no constants, beside the clairvoyant rate and the best constant one.
+"""Rates that need no constants, compared with the clairvoyant rate and the best constant one.
 
     python benchmarks/zero_knowledge.py [--logistic] [--seeds 8] [--jobs 1] [--out DIR]
     python benchmarks/zero_knowledge.py --rest | --jump | --real
 
 The first runs every rule on a grid of 224 drawn streams. A cell's denominators are the mean regret
-of the clairvoyant greedy rate and that of the best constant rate, 0 included; cells in which the
-smaller of them is over half of rate 0's, so that nothing can track the target, are counted apart.
-The others: does a rule come to rest, is it awake after a jump, and real streams from the folder
-`streams` of $DRIFTRATE_DATA (default ../shared/data). Seeds are 1000 and above; rules were tuned on
-lower ones, and on half of the real streams. What is finished is kept in DIR, so that a run that was
-stopped goes on; give another DIR after a change of the code.
+of the clairvoyant greedy rate and that of the best constant rate, 0 included. Cells in which the
+smaller one is over half of rate 0's regret are counted apart: nothing can track their target.
+The others ask whether a rule comes to rest and whether it reacts to a jump, or run the real streams
+of the folder `streams` in $DRIFTRATE_DATA (default ../shared/data). Seeds are 1000 and above; rules
+were tuned on lower ones, and on half of the real streams. Finished tasks are kept in DIR, so that
+a stopped run can be resumed; give another DIR after a change of the code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rich.table import Table
 import driftrate as dr
 from driftrate._html import write_whole
 from driftrate.race.cell import Cell as RaceCell
-from driftrate.race.cell import canonical
+from driftrate.race.cell import Reading, canonical
 from driftrate.race.play import play
 from driftrate.race.sources import resolve
 from driftrate.schedules.measured import filter as _measured_bank
@@ -60,7 +60,7 @@ GREEDY, CONSTANT = "greedy rate", "best constant rate"
 
 
 def fill(path: Path, tasks: Mapping[str, Callable[[], Any]], jobs: int) -> Results:
-    """Run the tasks that the file lacks, write each result as it comes; return those asked for."""
+    """Run the tasks that the file lacks, store each result at once, return those asked for."""
     found: Results = json.loads(path.read_text()) if path.exists() else {}
     left = [(key, task) for key, task in tasks.items() if key not in found]
     done = Parallel(n_jobs=jobs, return_as="generator_unordered")(
@@ -158,7 +158,7 @@ def best_constant(cell: Cell, seeds: int) -> Results:
             found.update(zip(new, totals(stream, rates, seeds), strict=True))
 
     if stream.nature.adaptive:
-        # Each rate faces a nature of its own, a run for each: descend from the best of every sixth.
+        # Nature responds to each rate, so each needs a run: search from the best of every sixth.
         run(range(0, len(CONSTANTS), 6))
         best = -1
         while best != (lowest := min(found, key=lambda place: float(found[place].mean()))):
@@ -175,7 +175,7 @@ def best_constant(cell: Cell, seeds: int) -> Results:
 
 
 class Ratio(NamedTuple):
-    """A rule's mean regret on a cell over a denominator, and its relative error."""
+    """A rule's mean regret on a cell divided by a denominator, and its relative error."""
 
     value: float
     error: float
@@ -283,7 +283,7 @@ def rest(dim: int, size: int, noise: float, name: str, seeds: int) -> list[list[
 
 
 def run_rest(options: argparse.Namespace) -> None:
-    """Ask if a later decade costs no more than the one before it, and what false alarms cost."""
+    """Show whether a decade costs more than the one before, and the cost of false alarms."""
     names = [name for name in rules("linear") if options.only in name]
     every = [(name, *setting) for name in (GREEDY, *names) for setting in RESTING]
     every += [(name + DEAF, *RESTING[-1]) for name in names if "Measured" in name]
@@ -306,7 +306,7 @@ def run_rest(options: argparse.Namespace) -> None:
 
 
 def jump(name: str, seeds: int) -> list[float]:
-    """Return each seed's highest rate within 5 steps of a jump, over the greedy one there."""
+    """Return each seed's highest rate within 5 steps of a jump, divided by the greedy rate."""
     dim, size, noise, calm, within = 128, 64, 1.0, 500, 5
     path = np.repeat(np.eye(dim)[:1], calm + within, axis=0)
     path[calm:, 1] = 1.0
@@ -318,7 +318,7 @@ def jump(name: str, seeds: int) -> list[float]:
 
 
 def run_jump(options: argparse.Namespace) -> None:
-    """Ask in how many of 200 seeds the rate is soon over half of the greedy rate."""
+    """Count the seeds, of 200, whose rate soon exceeds half of the greedy rate."""
     names = [name for name in rules("linear") if options.only in name]
     tasks = {name: partial(jump, name, 200) for name in names}
     found = fill(options.out / "jump.json", tasks, options.jobs)
@@ -353,17 +353,16 @@ ENTRANTS: dict[str, tuple[str, list[str]]] = {
 
 def prequential(path: Path, method: str, setting: str) -> Results:
     """Return the mean loss of one contestant on one stream, infinite where it did not finish."""
-    source = resolve(str(path), "y", None, None, batch=16)
-    cell = RaceCell(
-        str(path), "y", None, source.model, 16, method, setting, SEED, source.fingerprint
-    )
+    source = resolve(str(path), Reading(target="y"))
+    played = (method, setting, SEED, source.fingerprint)
+    cell = RaceCell(str(path), *played, target="y", model=source.model)
     result = play(cell)
     loss = np.inf if result["loss"] is None else result["loss"]
     return {"loss": loss, "message": result["message"]}
 
 
 def run_real(options: argparse.Namespace) -> None:
-    """Race on the real streams that there are."""
+    """Race on the real streams that are found."""
     folder = Path(os.environ.get("DRIFTRATE_DATA", "../shared/data")) / "streams"
     streams = [name for name in (*TUNED_ON, *OTHERS) if (folder / f"{name}.parquet").exists()]
     if not streams:
@@ -402,7 +401,7 @@ def run_real(options: argparse.Namespace) -> None:
 
 
 def spread(ratio: dict[str, float], streams: Iterable[str]) -> str:
-    """Return the geometric mean and the worst of those streams that are there."""
+    """Return the geometric mean and the worst over the streams that were run."""
     values = [ratio[stream] for stream in streams if stream in ratio]
     return f"{geometric(values):.3f} ({max(values):.3f})" if values else ""
 

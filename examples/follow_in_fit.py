@@ -35,7 +35,7 @@ def main(picture: str) -> None:
     }
     figure, ((left, right),) = style.canvas(1, 2, width=10, height=3.6)
     for (name, colour), rule in rules.items():
-        # Two half-batches a step are the two parts that signal and noise are measured from.
+        # Signal and noise are measured from two half-batches per step.
         sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
         optimizer = driftrate.keras.attach(sgd, rule, mode="accumulation", batch_size=BATCH)
         linear = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")

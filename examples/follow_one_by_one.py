@@ -1,6 +1,6 @@
 """`learn_one` on a stream whose target jumps, with rates that follow it.
 
-One rate measures the shift from the gradients; one decays and is told of shifts by ADWIN.
+One rate measures the shift from the gradients; one decays and restarts when ADWIN sees a shift.
 
 python examples/follow_one_by_one.py [PICTURE]
 """

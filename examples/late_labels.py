@@ -1,8 +1,8 @@
 """Labels that arrive late: what the delay does to the signal, the rate and the regret.
 
-A batch's labels come 20 steps after its features. "Fresh" takes the gradient when they come, at
-the weights of that time: the rate rises 20 steps late. "Stale" took it at the weights of its own
-time and applies it now: the weights swing, the swing is measured as shift, and only a cap helps.
+A batch's labels arrive 20 steps after its features. "Fresh" takes the gradient when they arrive, at
+the weights of that time: the rate rises 20 steps late. "Stale" takes it at the weights of 20 steps
+before: the weights oscillate, that is measured as shift, and only a cap on the rate helps.
 
 python examples/late_labels.py [PICTURE]
 """

@@ -1,4 +1,4 @@
-"""`partial_fit` on a stream whose classes jump: no rate to choose, beside scikit-learn's SGD.
+"""`partial_fit` on a stream whose classes jump: no rate to choose, unlike scikit-learn's SGD.
 
 python examples/partial_fit_stream.py [PICTURE]
 """
@@ -21,7 +21,7 @@ DIM, STEPS, BATCH = 20, 600, 64
 
 @style.styled
 def main(picture: str) -> None:
-    """Classify before learning, batch by batch; draw the pool's rate and the regrets."""
+    """Predict each batch, then learn from it; draw the pool's rate and the regrets."""
     rng = np.random.default_rng(0)
     path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=200, seed=1)
     models: dict[tuple[str, str], Any] = {

@@ -1,69 +1,66 @@
-"""A digest of the code behind a result, so that a stored one does not outlive the rule it shows."""
+"""A digest of the code behind a result, so that a stored one does not outlive the code."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
 import driftrate
-from driftrate.race.cell import canonical
-from driftrate.race.contestants import Contestant
 
 _ROOT = Path(driftrate.__file__).parent
-_PLAY = "driftrate.race.play"
-# No result follows from the list of all contestants, from errors (a cell that raises is not kept)
-# or from this file.
-_ASIDE = {"driftrate.race.contestants", "driftrate.errors", "driftrate._digest"}
+# No result follows from errors (what raises is not kept) or from this file.
+_NEVER = frozenset({"driftrate.errors", "driftrate._digest"})
 
 
-def digest(contestant: Contestant) -> str:
-    """Return a hash of the code that plays a contestant's cells.
+def digest(
+    modules: Iterable[str], packages: Iterable[str] = (), *, aside: Iterable[str] = ()
+) -> str:
+    """Return a hash of the code behind a result.
 
-    It covers every module of this library that the race's loop or the contestant imports, directly
-    or through others, and the versions of NumPy and of the packages that the contestant needs.
-    Comments, docstrings and layout do not count, nor does what is imported for annotations alone or
-    what only plans, stores or shows a race. Imports are read, not run: a contestant must import
-    what it uses by name, not reach for a room that `driftrate` opens on demand.
+    It covers the given modules, every module of this library that they import, directly or through
+    others, and the versions of NumPy and the given packages. Comments, docstrings and layout do not
+    count, nor does what is imported for annotations alone. Imports are read, not run: code must
+    import what it uses by name, not reach for a room that `driftrate` opens on demand.
 
     Args:
-        contestant: The contestant.
+        modules: Where to start; modules of other libraries are left out.
+        packages: The distributions whose versions count, beside NumPy.
+        aside: Modules that do not count although others import them.
 
     Returns:
-        64 hexadecimal digits, the same in every process on the same code.
+        64 hexadecimal digits, the same in every process that runs the same code.
 
     Example:
-        >>> from driftrate.race import contestants
-        >>> digest(contestants()["HedgedSGD"]) == digest(contestants()["kalman forgetting"])
-        False
+        >>> one, two = digest(["driftrate.streams.paths"]), digest(["driftrate.schedules.linear"])
+        >>> len(one), one == two
+        (64, False)
     """
-    packages = ("numpy", *(pip for _, pip in contestant.packages))
-    return _digest(contestant.build.__module__, packages)
+    return _digest(tuple(modules), ("numpy", *packages), _NEVER.union(aside))
 
 
 @cache
-def _digest(module: str, packages: tuple[str, ...]) -> str:
-    content = canonical(
-        {
-            "code": {name: _read(name).meaning for name in _closure(_PLAY, module)},
-            "packages": {name: _version(name) for name in packages},
-        }
-    )
-    return hashlib.sha256(content.encode()).hexdigest()
+def _digest(modules: tuple[str, ...], packages: tuple[str, ...], aside: frozenset[str]) -> str:
+    found = {
+        "code": {name: _read(name).meaning for name in _closure(modules, aside)},
+        "packages": {name: _version(name) for name in packages},
+    }
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
-def _closure(*names: str) -> list[str]:
+def _closure(modules: Iterable[str], aside: frozenset[str]) -> set[str]:
     """Return the modules and all that they import of this library."""
     found: set[str] = set()
-    new = {name for name in names if _file(name)}
+    new = {name for name in modules if _file(name)}
     while new:
         found |= new
-        new = {one for name in new for one in _read(name).imports} - found - _ASIDE
-    return sorted(found)
+        new = {one for name in new for one in _read(name).imports} - found - aside
+    return found
 
 
 class _Module(NamedTuple):
@@ -73,18 +70,33 @@ class _Module(NamedTuple):
     imports: frozenset[str]
 
 
-@cache
-def _read(module: str) -> _Module:
-    file = _file(module)
-    assert file is not None
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    nodes = list(ast.walk(tree))
-    for node in nodes:
+class _Bare(ast.NodeTransformer):
+    """Take out docstrings, and what is there for a type checker alone."""
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
         kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
+        if isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING":
+            if not node.orelse:
+                return None
+            node.body = []
+        return self.generic_visit(node)
+
+
+@cache  # once a process: what it imported does not change when a file is edited
+def _read(module: str) -> _Module:
+    file = _file(module)
+    assert file is not None
+    return _parse(file.read_text(encoding="utf-8"), file.stem == "__init__")
+
+
+@cache
+def _parse(text: str, package: bool) -> _Module:
+    tree = _Bare().visit(ast.parse(text))
+    assert tree is not None
     meaning = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    return _Module(meaning, _imports(nodes, package=file.stem == "__init__"))
+    return _Module(meaning, _imports(list(ast.walk(tree)), package))
 
 
 def _imports(nodes: Sequence[ast.AST], package: bool) -> frozenset[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields
+from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 from driftrate.errors import DriftrateError
+from driftrate.race.settings import Race
 
 try:
     import typer
@@ -62,53 +66,68 @@ def reproduce(
     console.print(f"\n{out / 'index.html'}")
 
 
+def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of a record as its options, and the record in their place.
+
+    Their help is what the record's docstring says. A field without a default is the argument of the
+    command; a sequence with one is an option that takes its values with commas between.
+    """
+    kinds, texts = get_type_hints(record), _texts(record)
+    lists = {one.name for one in fields(record) if one.default == ()}
+
+    def parameter(one: Field[Any]) -> Parameter:
+        kind, flags = kinds[one.name], one.metadata.get("flag", ())
+        default, info = one.default, typer.Option(*(flags and [flags]), help=texts.get(one.name))
+        if default is MISSING:
+            kind, default, info = (
+                list[str],
+                Parameter.empty,
+                typer.Argument(help=texts.get(one.name)),
+            )
+        elif one.name in lists:
+            kind, default = str, ""
+        return Parameter(
+            one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+        )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            told = {one.name: given.pop(one.name) for one in fields(record)}
+            for name in lists:
+                told[name] = [value.strip() for value in told[name].split(",") if value.strip()]
+            with _plainly():
+                command(record(**told), **given)
+
+        others = list(signature(command, eval_str=True).parameters.values())[1:]
+        run.__signature__ = Signature([*map(parameter, fields(record)), *others])  # type: ignore[attr-defined]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return decorate
+
+
+def _texts(record: type[Any]) -> dict[str, str]:
+    """Return what the docstrings of a record and its bases say of each field."""
+    found = {}
+    for one in record.__mro__:
+        told = cleandoc(one.__doc__ or "").partition("Args:\n")[2]
+        for name, text in re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", told, re.MULTILINE):
+            found[name] = " ".join(text.split())
+    return found
+
+
 @app.command()
+@_options_of(Race)
 def race(
-    streams: Annotated[
-        list[str],
-        typer.Argument(
-            help="CSV or Parquet files, river:NAME, openml:NAME, cytometry, or for example "
-            "synthetic:spiral,dim=128,hold=8."
-        ),
-    ],
-    target: Annotated[str | None, typer.Option(help="The target column of the files.")] = None,
-    time: Annotated[str | None, typer.Option(help="The column to sort the files by.")] = None,
-    methods: Annotated[
-        str, typer.Option(help="Methods, with commas between; all that are installed if none.")
-    ] = "",
-    model: Annotated[
-        str | None,
-        typer.Option(help="linear, logistic, softmax or mlp; the linear one that fits if none."),
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows in a batch.")] = 16,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each method.")] = 1,
-    grid: Annotated[
-        bool,
-        typer.Option(
-            "--grid/--defaults-only", help="Also run each method on a small grid of settings."
-        ),
-    ] = True,
+    settings: Race,
+    *,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out/race"),
-    engine: Annotated[str, typer.Option(help="local or dask.")] = "local",
-    scheduler: Annotated[
-        str | None, typer.Option(help="The address of a Dask scheduler, host:port.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells that are played at once.")] = 2,
-    limit: Annotated[
-        float, typer.Option(min=0, help="Seconds that one method may take on one stream.")
-    ] = 600.0,
 ) -> None:
     """Race methods on your streams and write a page with one table."""
-    from driftrate.race.race import Race
-    from driftrate.race.race import race as run
+    from driftrate.race.run import race as run
     from driftrate.race.words import overall, verdict
 
-    chosen = [name.strip() for name in methods.split(",") if name.strip()]
-    settings = Race(
-        streams, target, time, chosen, model, batch, seeds, grid, engine, scheduler, jobs, limit
-    )
-    with _plainly():
-        board = run(settings, out)
+    board = run(settings, out)
     console = Console()
     lines = overall(board) or verdict(board, board.streams[0])
     console.print("\n" + "\n".join(lines), highlight=False, markup=False)

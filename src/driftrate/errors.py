@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 class DriftrateError(Exception):
     """The base of all errors of this library."""
@@ -29,3 +31,18 @@ class MissingDependency(DriftrateError, ImportError):
 
 class DataError(DriftrateError, OSError):
     """A file cannot be read or written, or does not hold what it should."""
+
+
+def renamed(old: str, new: str) -> Exception:
+    """Return what a module's `__getattr__` raises for a name that is gone.
+
+    `from module import old` asks twice, and drops an `AttributeError` with what it says: there it
+    is an `ImportError`.
+
+    Example:
+        >>> renamed("HedgedRate", "HedgedSGD")
+        AttributeError('HedgedRate is now HedgedSGD')
+    """
+    asks = sys._getframe(2).f_globals.get("__name__")
+    kind = ImportError if asks == "importlib._bootstrap" else AttributeError
+    return kind(f"{old} is now {new}")

@@ -12,14 +12,8 @@ Example:
     3.0
 """
 
-from driftrate.adapters.river import (
-    ConstantFeature,
-    FollowedRate,
-    ScheduledOptimizer,
-    ShiftNotifier,
-    attach,
-    with_intercept,
-)
+from driftrate.adapters.river.attach import FollowedRate, ScheduledOptimizer, attach
+from driftrate.adapters.river.models import ConstantFeature, ShiftNotifier, with_intercept
 
 __all__ = [
     "ConstantFeature",

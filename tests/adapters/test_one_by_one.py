@@ -51,6 +51,114 @@ def test_the_trajectory_is_that_of_the_core(form, mode):
         np.testing.assert_allclose(flat(w), weights[step], rtol=1e-10, atol=1e-12)
     assert optimizer.n_iterations == problem.STEPS
     assert optimizer.record["rate"] == optimizer.learning_rate
+    assert optimizer.record["factor"] == optimizer.learning_rate / optim.SGD().learning_rate
+
+
+def test_the_record_has_the_same_keys_and_sees_through_wrappers():
+    optimizer = attach(optim.SGD(0.1), problem.SCHEDULE, batch_size=4)
+    keys = ["rate", "factor", "signal", "noise", "shift"]
+    assert list(optimizer.record) == keys
+    assert np.isnan([optimizer.record[name] for name in ("signal", "noise")]).all()
+    for value in (1.0, 2.0, 3.0):
+        optimizer.step({"x": 1.0}, {"x": value})
+    assert list(optimizer.record) == keys
+    assert optimizer.record["signal"] == 6.0
+    assert optimizer.record["noise"] == 0.5
+    assert optimizer.record["shift"] == optimizer._state["inner"]["estimator"]["estimate"]
+    assert optimizer.record["factor"] == pytest.approx(optimizer.learning_rate / 0.1)
+    adam = attach(optim.Adam(0.02), dr.ConstantRate(0.5), relative=True)
+    adam.step({"x": 1.0}, {"x": 1.0})
+    assert adam.record["rate"] == adam.learning_rate == 0.01
+    assert adam.record["factor"] == 0.5
+    assert np.isnan(adam.record["shift"])
+
+
+def test_what_is_told_is_for_the_next_step_alone():
+    optimizer = attach(optim.SGD(), dr.LinearRate(dim=1, noise_std=1.0), batch_size=8)
+    rates = []
+    for told in ({"batch_size": 2}, {}):
+        optimizer.tell(shift=0.5, **told)
+        optimizer.step({"x": 1.0}, {"x": 1.0})
+        rates.append(optimizer.learning_rate)
+    rule = dr.LinearRate(dim=1, noise_std=1.0)
+    state = rule.init()
+    for size, rate in zip((2, 8), rates, strict=True):
+        eta, state = rule.update(state, dr.Signal(batch_size=size, shift=0.5))
+        assert rate == eta
+    weights = {"x": 1.0}
+    with pytest.raises(MissingSignal, match=r"needs shift: tell\(shift=...\) before each step"):
+        optimizer.step(weights, {"x": 1.0})
+    assert weights == {"x": 1.0}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_first_gradient_of_zero_says_nothing(form):
+    for schedule in (dr.MeasuredRate(), problem.SCHEDULE):
+        for inner in (optim.SGD(), optim.Adam()):
+            optimizer = attach(inner, schedule)
+            w = FORMS[form](np.zeros(4))
+            for value in (0.0, 0.0, 1.0, 1.0, 1.0):
+                w = optimizer.step(w, FORMS[form](np.full(4, value)))
+            assert 0 < optimizer.learning_rate < np.inf
+
+
+KINDS = {
+    "Adam": (optim.Adam, "v"),
+    "AMSGrad": (optim.AMSGrad, "v_hat"),
+    "Nadam": (optim.Nadam, "v"),
+    "RMSProp": (optim.RMSProp, "g2"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_in_the_metric_of_the_moments(kind, form):
+    inner, name = KINDS[kind]
+    if form == "array" and kind in ("AMSGrad", "Nadam"):
+        pytest.skip("River's own takes no arrays")
+    if form == "blocks" and kind == "AMSGrad":
+        pytest.skip("River's own takes no vectors per feature")
+    optimizer = attach(inner(0.1), problem.SCHEDULE)
+    assert optimizer.metric == "moments"
+    w, rng, before = FORMS[form](np.zeros(4)), np.random.default_rng(0), None
+    for step in range(5):
+        gradient = rng.standard_normal(4)
+        v = getattr(optimizer._inner, name) if step else None
+        if v is not None:
+            v = np.concatenate([np.atleast_1d(v[i]) for i in (v if form != "array" else range(4))])
+            eps, c = optimizer._inner.eps, 1.0
+            if kind != "RMSProp":
+                c = np.sqrt(1.0 - 0.999**step)
+            root = np.sqrt(v + eps) if kind == "RMSProp" else np.sqrt(v) + eps
+            expected = c / root
+        w = optimizer.step(w, FORMS[form](gradient))
+        if v is None:
+            # The first step has no moments.
+            assert optimizer.learning_rate == problem.SCHEDULE.init()["rate"]
+            assert np.isnan(optimizer.record["signal"])
+        else:
+            apart = gradient - before
+            found = optimizer.record
+            np.testing.assert_allclose(found["signal"], (expected * gradient) @ before, rtol=1e-12)
+            np.testing.assert_allclose(found["noise"], 0.5 * (expected * apart) @ apart, rtol=1e-12)
+        before = gradient
+
+
+def test_a_coordinate_without_moments_is_left_out():
+    optimizer = attach(optim.Adam(0.1), dr.MeasuredRate())
+    optimizer.step({"a": 0.0}, {"a": 1.0})
+    optimizer.step({"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 100.0})
+    assert optimizer._fields["dim"] == 1.0
+    np.testing.assert_allclose(optimizer._fields["grad_sq"], 1.0, rtol=1e-6)
+    state = optimizer._state
+    optimizer.step({"c": 0.0}, {"c": 1.0})  # nothing is known of it
+    assert optimizer._state == state
+    plain = attach(optim.Adam(0.1), dr.MeasuredRate(), metric="plain")
+    plain.step({"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 100.0})
+    assert plain._fields["grad_sq"] == 10001.0
+    assert attach(optim.Momentum(), dr.MeasuredRate()).metric == "plain"
+    # A sample without features has no gradient.
+    assert plain.step({}, {}) == {}
 
 
 def test_absent_features_count_as_zero():
@@ -200,7 +308,7 @@ def test_resume_in_a_new_process_is_bitwise(tmp_path, inner):
 def test_old_files_are_refused():
     optimizer = attach(optim.SGD(), dr.ConstantRate(0.1))
     for version in (None, 99):
-        with pytest.raises(StateError, match=f"version {version}; this driftrate reads version 1"):
+        with pytest.raises(StateError, match=f"version {version}; this driftrate reads version 2"):
             optimizer.__setstate__({**optimizer.__getstate__(), "version": version})
 
 
@@ -217,9 +325,86 @@ def test_shifts_are_noticed():
     assert optimizer._inner.m is None
     optimizer.step({"x": 1.0}, {"x": 1.0})
     assert optimizer.learning_rate == 1.0
-    for bad in ({"policy": "forget"}, {"decay": 2.0}, {"moments": "decay"}):
+    for bad in ({"policy": "forget"}, {"decay": 2.0}, {"moments": "forget"}):
         with pytest.raises(ConfigError):
             optimizer.notify_shift(**bad)
+
+
+@pytest.mark.parametrize(
+    ("inner", "names"),
+    [
+        (optim.SGD, ()),
+        (optim.Momentum, ("s",)),
+        (optim.NesterovMomentum, ("s",)),
+        (optim.Adam, ("m", "v")),
+        (optim.AdaGrad, ("g2",)),
+        (optim.AdaMax, ("m", "u")),
+        (optim.AMSGrad, ("m", "v", "v_hat")),
+        (optim.Nadam, ("m", "v")),
+        (optim.RMSProp, ("g2",)),
+    ],
+)
+@pytest.mark.parametrize("form", ["dict", "vector", "array"])
+def test_moments_are_kept_decayed_or_reset(inner, names, form):
+    if form == "array" and inner not in (optim.SGD, optim.Adam, optim.RMSProp):
+        pytest.skip("River's own takes no arrays")
+    optimizer = attach(inner(0.1), dr.ConstantRate(0.1))
+    w = FORMS[form](np.zeros(4))
+    for _ in range(3):
+        w = optimizer.step(w, FORMS[form](np.full(4, 2.0)))
+
+    def moments():
+        return [flat(getattr(optimizer._inner, name)).copy() for name in names]
+
+    before = moments()
+    optimizer.notify_shift("reset", moments="keep")
+    np.testing.assert_array_equal(moments(), before)
+    optimizer.notify_shift("keep", moments="decay", decay=0.25)
+    np.testing.assert_allclose(moments(), [0.25 * one for one in before])
+    assert optimizer._inner.n_iterations == 3
+    optimizer.notify_shift("decay", decay=0.5)
+    np.testing.assert_allclose(moments(), [0.125 * one for one in before])
+    optimizer.step(w, FORMS[form](np.full(4, 2.0)))
+    optimizer.notify_shift("keep", moments="reset")
+    assert optimizer._inner.n_iterations == 0
+    assert not any(getattr(optimizer._inner, name) for name in names)
+
+
+def test_moments_that_are_not_known_are_not_decayed():
+    optimizer = attach(optim.Newton(), dr.InverseTimeRate(1.0))
+    for _ in range(3):
+        optimizer.step({"x": 1.0}, {"x": 1.0})
+    state, rate = optimizer._state, optimizer.learning_rate
+    with pytest.raises(ConfigError, match=r"Newton keeps \['_H_inv', .*: use moments=\"keep\""):
+        optimizer.notify_shift("decay")
+    assert (optimizer._state, optimizer.learning_rate) == (state, rate)
+    optimizer.notify_shift("decay", moments="keep")
+    optimizer.notify_shift("reset")
+    assert optimizer._inner._cap == 0
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])
+def test_an_intercept_learns_from_many_rows_at_once(library):
+    found = pytest.importorskip(library)
+    frame = found.table if library == "pyarrow" else found.DataFrame
+    model = with_intercept(linear_model.LinearRegression(attach(optim.SGD(), dr.MeasuredRate())))
+    plain = with_intercept(linear_model.LinearRegression(attach(optim.SGD(), dr.MeasuredRate())))
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        x = rng.standard_normal((8, 2))
+        y = x @ [1.0, -2.0] + 5.0
+        batch = frame({"a": x[:, 0], "b": x[:, 1], "y": y})
+        model.learn_many(
+            batch[["a", "b"]] if library != "pyarrow" else batch.select(["a", "b"]), batch["y"]
+        )
+        plain.learn_one({"a": x[0, 0], "b": x[0, 1]}, y[0])
+    expected = {"a": 1.0, "b": -2.0, "intercept": 5.0}
+    assert model["LinearRegression"].weights == pytest.approx(expected, abs=0.01)
+    assert plain["LinearRegression"].weights == pytest.approx(expected, abs=0.01)
+    two = frame({"a": [0.0, 1.0], "b": [0.0, 0.0]})
+    np.testing.assert_allclose(model.predict_many(two), [5.0, 6.0], atol=0.05)
+    with pytest.raises(ConfigError, match="have a feature 'a' already"):
+        ConstantFeature("a").transform_many(two)
 
 
 def test_only_a_rise_of_the_error_is_a_shift():
@@ -274,17 +459,44 @@ def test_refusals():
             ConfigError,
             "two schedules for one rate",
         ),
-        (lambda: attach(optim.SGD(), NeedsParts(1.0)), MissingSignal, "driftrate.sklearn"),
-        (lambda: attach(optim.SGD(), problem.GIVEN, batch_size=-1), SignalError, "batch_size"),
+        (lambda: attach(optim.SGD(), NeedsParts(1.0)), MissingSignal, "needs ['parts'], which"),
+        *[
+            (
+                lambda size=size: attach(optim.SGD(), clock, batch_size=size),
+                ConfigError,
+                f"batch_size must be a number > 0, got {size!r}",
+            )
+            for size in (0, -1, "32", float("nan"), True)
+        ],
+        (lambda: attach(optim.SGD(), clock, relative=1), ConfigError, "relative must be True"),
+        (lambda: attach(optim.SGD(), clock, metric="adam"), ConfigError, "got 'adam'"),
+        (
+            lambda: attach(optim.SGD(), clock, metric="moments"),
+            ConfigError,
+            "['AMSGrad', 'Adam', 'Nadam', 'RMSProp'], got SGD",
+        ),
+        (lambda: attach(optim.SGD(), dr.HedgedSGD()), ConfigError, "it is a learner"),
         (lambda: attach(optim.SGD(), clock).tell(cross=1.0), SignalError, "cannot be told"),
     ]:
         with pytest.raises(kind, match=None) as info:
             call()
         assert text in str(info.value)
         assert "\n" not in str(info.value)
-    told = attach(optim.SGD(), problem.GIVEN)
-    weights = {"x": 1.0}
-    with pytest.raises(MissingSignal, match=r"optimizer.tell\(shift=...\)"):
-        told.step(weights, {"x": 1.0})
-    assert weights == {"x": 1.0}
     assert used.learning_rate == 0.01
+
+
+@pytest.mark.parametrize(
+    ("door", "package", "text"),
+    [
+        ("river", "river", "driftrate.river needs River: pip install 'driftrate[river]'"),
+        (
+            "sklearn",
+            "sklearn",
+            "driftrate.sklearn needs scikit-learn 1.6 or newer: pip install 'driftrate[sklearn]'",
+        ),
+    ],
+)
+def test_a_missing_package_is_named_as_a_shell_wants_it(door, package, text):
+    code = f"import sys; sys.modules[{package!r}] = None; import driftrate.{door}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith(f"MissingDependency: {text}")

@@ -10,7 +10,6 @@ from pyarrow import parquet
 
 from driftrate.data import _columns, _pieces, tables
 from driftrate.errors import ConfigError, DataError
-from driftrate.estimate.standard import Standardiser
 
 
 @pytest.fixture
@@ -194,18 +193,3 @@ def test_memory_does_not_grow_with_the_file(write, monkeypatch):
     for small, large in zip(*peaks, strict=True):
         assert large < 1.5 * small  # four times the file, the same memory
         assert large < size / 4
-
-
-def test_standardising_is_that_of_numpy():
-    rng = np.random.default_rng(1)
-    rows = rng.normal(3.0, 2.0, size=(300, 4)) * [1, 10, 1e-3, 0] + [0, 0, 1e3, 5]
-    rows[rng.random(rows.shape) < 0.1] = np.nan
-    standard = Standardiser(4)
-    for start in range(0, 300, 7):
-        standard.update(rows[start : start + 7])
-    new = rng.normal([3, 30, 1e3, 5], size=(5, 4))
-    mean, deviation = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
-    deviation[3] = 1.0  # has not varied
-    np.testing.assert_allclose(
-        standard(new), np.clip((new - mean) / deviation, -5, 5), rtol=1e-6, atol=1e-9
-    )

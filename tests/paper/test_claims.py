@@ -7,7 +7,8 @@ import pytest
 
 from driftrate.paper import figure1, figure2, figure3, figure4, figure5, statements
 from driftrate.paper.base import NOISE_READINGS, Context, table
-from driftrate.paper.claims import CLAIMS, judge
+from driftrate.paper.claim import judge
+from driftrate.paper.claims import CLAIMS
 
 RNG = np.random.default_rng(0)
 BY_NAME = {claim.name: claim for claim in CLAIMS}

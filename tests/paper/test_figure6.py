@@ -29,7 +29,7 @@ from driftrate.paper.base import Context, table  # noqa: E402
 from driftrate.paper.figure6 import cells as figure6_cells  # noqa: E402
 from driftrate.paper.figure6 import figure as figure6  # noqa: E402
 from driftrate.paper.figure6.adam import Adam, Setting, Trial, train  # noqa: E402
-from driftrate.paper.figure6.claims import RULES  # noqa: E402
+from driftrate.paper.figure6.claims import CLAIMS  # noqa: E402
 from driftrate.paper.figure6.descent import descend, measure_constants  # noqa: E402
 from driftrate.paper.figure6.halves import backward_halves  # noqa: E402
 from driftrate.paper.figure6.networks import Networks  # noqa: E402
@@ -121,7 +121,7 @@ def test_a_factor_is_that_of_attach_on_one_network(mode, monkeypatch):
     monkeypatch.setattr(Adam, "epsilon", 1e-10)
     phases = tuple(Phase(phase.shares, 15) for phase in SHORT)
     trial, seeds, base = Trial(CellStream(CELLS, phases=phases), penalty=0.01), [1, 2], 1e-3
-    curves = train(trial, [Setting(0.1), Setting(base)], seeds, dr.MeasuredRate(mode=mode))
+    curves = train(trial, [Setting(0.1), Setting(base)], seeds, dr.MeasuredRate(), mode)
     for slot in range(len(seeds)):
         twin = Twin(Networks(seeds, trial.penalty, trial.activated), slot)
         adam = torch.optim.Adam(twin.parameters(), lr=base, eps=1e-10)
@@ -341,8 +341,8 @@ CHANGES = {
 
 
 def verdict(name, tables):
-    rule = next(rule for rule in RULES if rule.name == name)
-    return rule.rule(tables)[0]
+    claim = next(claim for claim in CLAIMS if claim.name == name)
+    return claim.rule(tables)[0]
 
 
 @pytest.mark.parametrize("name", CHANGES)

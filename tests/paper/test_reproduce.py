@@ -8,13 +8,12 @@ import shutil
 import subprocess
 import sys
 
-import pyarrow as pa
 import pytest
 
 from driftrate.errors import ConfigError, DataError
 from driftrate.paper import reproduce as room
-from driftrate.paper.base import Context, Piece, table
-from driftrate.paper.store import Store
+from driftrate.paper.base import Context, Piece
+from driftrate.paper.store import PieceStore
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -49,47 +48,13 @@ def test_page_needs_no_network(made):
 
 def test_nothing_is_computed_twice(made, monkeypatch):
     out, judgements = made
-    monkeypatch.setattr(Store, "compute", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(PieceStore, "compute", lambda *_: pytest.fail("computed again"))
     again = room.reproduce(["figure2", "figure3"], out, Context(seeds=4), jobs=1, show=False)
     assert [j.row() for j in again] == [j.row() for j in judgements]
 
 
-def test_a_stopped_run_goes_on_where_it_was(tmp_path):
-    """The second piece fails; the first is kept, and no half file is left."""
-    calls = []
-
-    def fine():
-        calls.append("fine")
-        return table(x=[1.0])
-
-    def broken():
-        raise KeyboardInterrupt
-
-    store = Store(tmp_path)
-    pieces = [Piece("fine", "", fine), Piece("broken", "", broken)]
-    with pytest.raises(KeyboardInterrupt):
-        list(room._compute(store, "figure", pieces, jobs=1))
-    assert [p.name[:4] for p in (tmp_path / "figure").iterdir()] == ["fine"]
-    todo = [piece for piece in pieces if not store.has("figure", piece)]
-    assert [piece.name for piece in todo] == ["broken"]
-    assert store.read("figure", pieces[0]) == pa.table({"x": [1.0]})
-
-
-def test_other_seeds_are_other_pieces(tmp_path):
-    store = Store(tmp_path)
-    paths = {store.path("figure", Piece("a", key, table)) for key in ("4 seeds", "8 seeds")}
-    assert len(paths) == 2
-
-
-def test_changed_results_replace_old_ones(tmp_path):
-    store = Store(tmp_path)
-    for key in ("old", "new"):
-        store.compute("figure", Piece("a", key, lambda: table(x=[1.0])))
-    assert len(list((tmp_path / "figure").iterdir())) == 1
-
-
 def test_pieces_run_in_other_processes(tmp_path):
-    store = Store(tmp_path)
+    store = PieceStore(tmp_path, ["figure2"])
     pieces = room.load("figure2").pieces(Context())
     assert len(list(room._compute(store, "figure2", pieces, jobs=2))) == len(pieces)
     assert all(store.has("figure2", piece) for piece in pieces)

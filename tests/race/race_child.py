@@ -7,7 +7,7 @@ from pathlib import Path
 
 from driftrate.race.cell import Cell
 from driftrate.race.engine import run
-from driftrate.race.store import Store
+from driftrate.race.store import CellStore
 
 STREAMS = ("left", "right")
 SEEDS = 3
@@ -16,7 +16,7 @@ SEEDS = 3
 def toy_cells(methods, streams=STREAMS, seeds=SEEDS):
     """Return cells of toys."""
     return [
-        Cell(stream, None, None, "linear", 16, method, "default", seed, "f")
+        Cell(stream, method, "default", seed, "f", model="linear")
         for stream in streams
         for seed in range(seeds)
         for method in methods
@@ -26,7 +26,7 @@ def toy_cells(methods, streams=STREAMS, seeds=SEEDS):
 def main(place, jobs, seeds, *methods):
     """Race, saying so after each cell that was not there before."""
     cells = toy_cells(methods, seeds=int(seeds))
-    with Store(Path(place)) as store:
+    with CellStore(Path(place)) as store:
         there = {cell for cell in cells if store.get(cell)}
         for cell, result in run(cells, store, jobs=int(jobs), limit=30.0, play="toys:play"):
             if cell not in there:

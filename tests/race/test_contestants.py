@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from driftrate.errors import ConfigError, MissingDependency
-from driftrate.race import Cell, contestants, play, resolve
+from driftrate.learners import HedgedSGD
+from driftrate.race import Cell, Reading, contestants, play, resolve
 from driftrate.race.contestants import Setup, base
 from driftrate.race.contestants.filters import ForgettingFilter
 from driftrate.race.contestants.pools import Ader
@@ -43,8 +44,9 @@ def streams(tmp_path_factory):
 
 
 def cell(path, model, method, setting="default", seed=0):
-    print_ = resolve(path, "y", None, model, BATCH).fingerprint
-    return Cell(path, "y", None, model, BATCH, method, setting, seed, print_)
+    reading = Reading(target="y", model=model, batch=BATCH)
+    print_ = resolve(path, reading).fingerprint
+    return Cell(path, method, setting, seed, print_, **vars(reading))
 
 
 def entrant(name):
@@ -147,6 +149,22 @@ def test_scores_that_are_not_finite_are_left_to_the_race(name):
     player.step(x, y)
     with np.errstate(all="ignore"):
         assert not np.isfinite(player.step(np.full_like(x, np.inf), y)).any()
+
+
+def test_the_pool_that_plays_is_the_pool():
+    """The race plays the fast twin; the readable form comes to the same numbers."""
+    setup, rule = Setup(Model("regression", 3, 1), BATCH, 300, 0), HedgedSGD()
+    player, state = entrant("HedgedSGD").make("default", setup), rule.init(np.zeros(3))
+    x, y = rows("regression", 300 * BATCH)
+    found, expected = [], []
+    for step in range(300):
+        part = slice(step * BATCH, (step + 1) * BATCH)
+        members = rule.members(state)
+        expected.append([*setup.model.scores(members[0], x[part])])
+        state = rule.update(state, *setup.model.gradients(members, x[part], y[part]))
+        found.append([*player.step(x[part], y[part]), player.rate])
+        expected[-1].append(float(rule.rate(state)))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_setting_must_be_of_json():

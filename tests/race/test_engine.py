@@ -10,14 +10,14 @@ from race_child import toy_cells
 
 from driftrate.errors import ConfigError, DataError
 from driftrate.race import child, engine
-from driftrate.race.store import Store
+from driftrate.race.store import CellStore
 
 pytestmark = pytest.mark.usefixtures("toys")
 
 
 @pytest.fixture
 def store(tmp_path):
-    with Store(tmp_path / "race.sqlite") as opened:
+    with CellStore(tmp_path / "race.sqlite") as opened:
         yield opened
 
 
@@ -121,7 +121,7 @@ class TestSharing:
     def test_leaves_claimed_cells_to_their_owner(self, tmp_path, store, played):
         cells = toy_cells(["ok"])
         theirs = cells[0]
-        with Store(tmp_path / "race.sqlite") as other:
+        with CellStore(tmp_path / "race.sqlite") as other:
             assert other.claim(theirs)
             finished = engine.run(cells, store, jobs=1, play="toys:play")
             mine = [next(finished)[0] for _ in cells[1:]]
@@ -134,7 +134,7 @@ class TestSharing:
 
     def test_takes_over_what_another_left(self, tmp_path, store, played):
         cells = toy_cells(["ok"])
-        other = Store(tmp_path / "race.sqlite")
+        other = CellStore(tmp_path / "race.sqlite")
         other.claim(cells[0])
         finished = engine.run(cells, store, jobs=1, play="toys:play")
         for _ in cells[1:]:
@@ -149,7 +149,7 @@ class TestFaults:
     )
     def test_a_store_that_fails_ends_the_race(self, store, monkeypatch, what, kind):
         calls = []
-        real = getattr(Store, what)
+        real = getattr(CellStore, what)
 
         def fails(self, *arguments):
             calls.append(arguments)
@@ -157,7 +157,7 @@ class TestFaults:
                 raise DataError("store: the disk is full")
             return real(self, *arguments)
 
-        monkeypatch.setattr(Store, what, fails)
+        monkeypatch.setattr(CellStore, what, fails)
         with pytest.raises(DataError, match="the disk is full"):
             race(toy_cells(["ok"]), store, engine=kind)
 

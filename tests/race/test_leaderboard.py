@@ -39,7 +39,7 @@ def result(loss=1.0, status="ok", noise=0.0, seed=0, regret=None):
 
 
 def cell(stream, method, setting="default", seed=0):
-    return Cell(stream, None, None, "linear", 16, method, setting, seed, "f")
+    return Cell(stream, method, setting, seed, "f", model="linear")
 
 
 WHO = {
@@ -117,9 +117,9 @@ class TestRows:
     def test_a_method_that_sits_streams_out_is_not_compared(self):
         results = {cell(s, m): result(1.0) for s in "abc" for m in ("sgd", "adam", "HedgedSGD")}
         results[cell("a", "filter")] = result(0.5)
-        standings = {one.method: one for one in board(results).standings()}
-        assert (standings["filter"].streams, standings["filter"].tied) == (1, None)
-        assert standings["sgd"].tied is not None
+        placings = {one.method: one for one in board(results).placings()}
+        assert (placings["filter"].streams, placings["filter"].tied) == (1, None)
+        assert placings["sgd"].tied is not None
 
 
 class TestOverStreams:

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from driftrate._digest import digest
-from driftrate.race import CURVE_POINTS, Cell, contestants, play, resolve
+from driftrate.race import CURVE_POINTS, Cell, Reading, contestants, play, resolve
+from driftrate.race.code import code_of
 from driftrate.race.contestants import Contestant
 from driftrate.race.models import losses
 
@@ -17,7 +17,8 @@ module = importlib.import_module("driftrate.race.play")
 
 
 def make(method="HedgedSGD", spec=SPEC, model="linear", seed=0, fingerprint=None, code=""):
-    return Cell(spec, None, None, model, 8, method, "default", seed, fingerprint or spec, code)
+    played = (method, "default", seed, fingerprint or spec, code)
+    return Cell(spec, *played, model=model, batch=8)
 
 
 class Toy:
@@ -44,7 +45,7 @@ def enter(monkeypatch):
 def test_the_numbers_are_those_of_the_batches(enter):
     enter()
     result = play(make("toy"))
-    batches = list(resolve(SPEC, None, None, None, 8).batches(0))
+    batches = list(resolve(SPEC, Reading(batch=8)).batches(0))
     scores = np.full(8, 0.25)
     by_step = np.array([losses("regression", scores, b.y).mean() for b in batches])
     squares = np.array([((scores - b.y) ** 2).mean() for b in batches])
@@ -68,10 +69,9 @@ def test_a_stream_without_an_oracle_and_a_method_without_a_rate(tmp_path):
     path = tmp_path / "a.csv"
     rng = np.random.default_rng(0)
     path.write_text("a,y\n" + "".join(f"{v},{int(v > 0)}\n" for v in rng.normal(size=80)))
-    source = resolve(str(path), "y", None, None, 8)
-    found = Cell(
-        str(path), "y", None, "logistic", 8, "kalman forgetting", "default", 0, source.fingerprint
-    )
+    reading = Reading(target="y", model="logistic", batch=8)
+    found_as = resolve(str(path), reading).fingerprint
+    found = Cell(str(path), "kalman forgetting", "default", 0, found_as, **vars(reading))
     result = play(found)
     assert result["status"] == "ok"
     assert result["regret"] is None
@@ -110,7 +110,7 @@ def test_a_contestant_that_diverges(enter, value):
 def test_a_finite_loss_may_be_absurd(enter, spec, model):
     """A thousand times the loss of predicting nothing is the mark, on either side of it."""
     task = "regression" if model == "linear" else "binary"
-    labels = np.concatenate([b.y for b in resolve(spec, None, None, model, 8).batches(0)])
+    labels = np.concatenate([b.y for b in resolve(spec, Reading(model=model, batch=8)).batches(0)])
     nothing = losses(task, np.zeros_like(labels), labels).mean()
     # The score at which a constant costs a thousand times as much.
     low, high = 0.0, 1e9
@@ -183,7 +183,7 @@ def test_warnings_and_threads_are_left_as_they_were():
 
 
 def test_a_cell_of_this_code_is_played():
-    assert play(make(code=digest(contestants()["HedgedSGD"])))["status"] == "ok"
+    assert play(make(code=code_of(contestants()["HedgedSGD"])))["status"] == "ok"
 
 
 def test_a_key_changes_with_everything_that_determines_a_result():
@@ -201,7 +201,7 @@ def test_tracking_beats_standing_still():
     """On a target that walks, following it has a fraction of the regret of predicting nothing."""
     spec = "synthetic:walk,dim=3,steps=600,size=0.1,noise=0.5"
     nothing = sum(
-        0.5 * float((b.oracle**2).mean()) for b in resolve(spec, None, None, None, 8).batches(0)
+        0.5 * float((b.oracle**2).mean()) for b in resolve(spec, Reading(batch=8)).batches(0)
     )
     for name in ("HedgedSGD", "kalman forgetting", "ConvexRate"):
         assert name in contestants()

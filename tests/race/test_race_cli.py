@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from driftrate.cli import app
 from driftrate.errors import DataError
 from driftrate.race import engine
-from driftrate.race.race import Race, race
+from driftrate.race.run import race
 from driftrate.race.screen import seconds_left
+from driftrate.race.settings import Race
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 STREAMS = ["synthetic:walk,dim=3,steps=60", "synthetic:spiral,dim=4,steps=100"]
@@ -84,7 +85,7 @@ class TestOutput:
         from driftrate.race.contestants import contestants
         from driftrate.race.plan import make_plan
 
-        cells = make_plan(STREAMS[::-1], contestants(), methods=METHODS, seeds=SEEDS).cells
+        cells = make_plan(Race(STREAMS[::-1], methods=METHODS, seeds=SEEDS), contestants()).cells
         defaults = [cell.setting == "default" for cell in cells]
         assert defaults == sorted(defaults, reverse=True)
         first = [cell.stream for cell in cells if cell.setting == "default"]

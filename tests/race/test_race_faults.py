@@ -19,7 +19,7 @@ from race_child import toy_cells
 
 from driftrate.race import engine
 from driftrate.race.leaderboard import Leaderboard
-from driftrate.race.store import Store
+from driftrate.race.store import CellStore
 
 pytestmark = pytest.mark.usefixtures("toys")
 # Twenty for a thorough look: DRIFTRATE_KILLS=20.
@@ -30,7 +30,7 @@ METHODS = ("ok", "slow", "diverges", "raises")
 
 def table(place, methods=METHODS):
     """Return the rows of the table, timings aside, from what is stored."""
-    with Store(place) as store:
+    with CellStore(place) as store:
         rows = store._base.execute("SELECT key, result FROM results").fetchall()
         assert store._base.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     cells = {cell.key(): cell for cell in toy_cells(methods, seeds=SEEDS)}
@@ -55,7 +55,7 @@ def uninterrupted(tmp_path_factory):
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", paths)
-        with Store(place) as store:
+        with CellStore(place) as store:
             list(engine.run(toy_cells(METHODS, seeds=SEEDS), store, play="toys:play"))
     return table(place)
 
@@ -131,7 +131,7 @@ def cluster(folder):
 def test_a_cluster_gives_the_same_table(tmp_path, uninterrupted):
     place = tmp_path / "race.sqlite"
     cells = toy_cells(METHODS, seeds=SEEDS)
-    with cluster(tmp_path) as address, Store(place) as store:
+    with cluster(tmp_path) as address, CellStore(place) as store:
         options = {"engine": "dask", "scheduler": address, "play": "toys:play"}
         assert {cell for cell, _ in engine.run(cells, store, **options)} == set(cells)
     assert table(place) == uninterrupted

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from driftrate.errors import ConfigError, DataError
-from driftrate.race import _public, resolve, sources
+from driftrate.race import Reading, _public, resolve, sources
 from driftrate.race.models import losses
 from driftrate.streams import LinearStream, LogisticStream, spiral
 
@@ -28,7 +28,7 @@ def rows():
 
 
 def batches(path, batch=8):
-    return list(resolve(path, "y", None, None, batch).batches())
+    return list(resolve(path, Reading(target="y", batch=batch)).batches())
 
 
 def test_a_batch_is_standardised_by_the_rows_before_it(tmp_path, rows):
@@ -65,41 +65,42 @@ def test_tasks_and_models(tmp_path, rows):
     x, _ = rows
     three = write(tmp_path / "three.csv", x, [i % 3 for i in range(90)])
     two = write(tmp_path / "two.csv", x, [i % 2 for i in range(90)])
-    source = resolve(three, "y", None, None, 8)
+    source = resolve(three, Reading(target="y", batch=8))
     assert (source.task, source.model, source.classes, source.n_features) == (
         "classes", "softmax", 3, 4,
     )  # fmt: skip
     assert next(source.batches()).y.dtype == np.int64
-    assert resolve(two, "y", None, "auto", 8).model == "logistic"
-    assert resolve(two, "y", None, "softmax", 8).task == "classes"
-    assert resolve(two, "y", None, "linear", 8).task == "regression"
-    assert resolve(two, "y", None, "mlp", 8).task == "binary"
+    assert resolve(two, Reading(target="y", model="auto", batch=8)).model == "logistic"
+    assert resolve(two, Reading(target="y", model="softmax", batch=8)).task == "classes"
+    assert resolve(two, Reading(target="y", model="linear", batch=8)).task == "regression"
+    assert resolve(two, Reading(target="y", model="mlp", batch=8)).task == "binary"
     with pytest.raises(ConfigError, match="3 classes"):
-        resolve(three, "y", None, "logistic", 8)
+        resolve(three, Reading(target="y", model="logistic", batch=8))
 
 
 def test_a_file_too_short_for_two_batches(tmp_path, rows):
     x, y = rows
     with pytest.raises(DataError, match="has 90 rows: a race needs two batches, here 128"):
-        resolve(write(tmp_path / "a.csv", x, y), "y", None, None, 64)
+        resolve(write(tmp_path / "a.csv", x, y), Reading(target="y", batch=64))
 
 
 def test_batches_are_kept_and_an_edited_file_is_another(tmp_path, rows):
     x, y = rows
     path = write(tmp_path / "a.csv", x, y)
-    source = resolve(path, "y", None, None, 8)
-    first, again = list(source.batches()), list(resolve(path, "y", None, None, 8).batches())
+    source = resolve(path, Reading(target="y", batch=8))
+    same = resolve(path, Reading(target="y", batch=8))
+    first, again = list(source.batches()), list(same.batches())
     assert all(one is other for one, other in zip(first, again, strict=True))
     x[5] += 1.0
     write(tmp_path / "a.csv", x, y)
-    edited = resolve(path, "y", None, None, 8)
+    edited = resolve(path, Reading(target="y", batch=8))
     assert edited.fingerprint != source.fingerprint
     assert (next(edited.batches()).x != first[0].x).any()
 
 
 def test_large_streams_are_not_kept(tmp_path, rows, monkeypatch):
     monkeypatch.setattr(sources, "_CACHE_BYTES", 100)
-    source = resolve(write(tmp_path / "large.csv", *rows), "y", None, None, 8)
+    source = resolve(write(tmp_path / "large.csv", *rows), Reading(target="y", batch=8))
     first, again = list(source.batches()), list(source.batches())
     assert first[0] is not again[0]
     np.testing.assert_array_equal(first[-1].x, again[-1].x)
@@ -112,7 +113,7 @@ def test_regret_given_the_features_is_the_expected_excess_loss(loss):
     path = spiral(dim=dim, steps=steps)
     kind = LinearStream if loss == "linear" else LogisticStream
     stream = kind(path, 2000, noise)
-    source = resolve(spec, None, None, None, 2000)
+    source = resolve(spec, Reading(batch=2000))
     weights = np.array([0.5, -0.5, 1.0, 0.0])
     excess, expected = [], []
     for step, batch in enumerate(source.batches(seed=1)):
@@ -129,7 +130,7 @@ def test_regret_given_the_features_is_the_expected_excess_loss(loss):
 
 
 def test_a_seed_draws_its_own_stream():
-    source = resolve("synthetic:walk,dim=2,steps=5", None, None, None, 4)
+    source = resolve("synthetic:walk,dim=2,steps=5", Reading(batch=4))
     one, same, other = (next(source.batches(seed)).x for seed in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).all()
@@ -148,28 +149,28 @@ def test_a_seed_draws_its_own_stream():
 )
 def test_bad_synthetic_streams(spec, says):
     with pytest.raises(ConfigError, match=says):
-        resolve(spec, None, None, None, 8)
+        resolve(spec, Reading(batch=8))
 
 
 def test_bad_arguments():
     with pytest.raises(ConfigError, match="model must be one of"):
-        resolve("synthetic:spiral", None, None, "tree", 8)
+        resolve("synthetic:spiral", Reading(model="tree", batch=8))
     with pytest.raises(ConfigError, match="batch must be an integer >= 1, got 0"):
-        resolve("synthetic:spiral", None, None, None, 0)
+        resolve("synthetic:spiral", Reading(batch=0))
     with pytest.raises(ConfigError, match="target and time are for files"):
-        resolve("synthetic:spiral", "y", None, None, 8)
+        resolve("synthetic:spiral", Reading(target="y", batch=8))
     with pytest.raises(DataError, match="no file at"):
-        resolve("nowhere.csv", "y", None, None, 8)
+        resolve("nowhere.csv", Reading(target="y", batch=8))
 
 
 def test_a_bundled_public_dataset():
     pytest.importorskip("river", reason="the dataset comes with it")
-    source = resolve("river:Phishing", None, None, None, 16)
+    source = resolve("river:Phishing", Reading())
     assert (source.task, source.rows, source.n_features) == ("binary", 1250, 10)
     assert len(list(source.batches())) == source.steps == 77
-    assert resolve("river:ChickWeights", None, None, None, 16).task == "regression"
+    assert resolve("river:ChickWeights", Reading()).task == "regression"
     with pytest.raises(ConfigError, match="no dataset 'Nowhere'"):
-        resolve("river:Nowhere", None, None, None, 16)
+        resolve("river:Nowhere", Reading())
 
 
 def test_a_dataset_that_must_be_downloaded_and_cannot(monkeypatch):
@@ -181,7 +182,7 @@ def test_a_dataset_that_must_be_downloaded_and_cannot(monkeypatch):
     monkeypatch.setattr(datasets.Higgs, "is_downloaded", property(lambda _: False))
     monkeypatch.setattr(datasets.Higgs, "download", refuse)
     with pytest.raises(DataError, match="river:Higgs cannot be had: no route to host"):
-        resolve("river:Higgs", None, None, None, 16)
+        resolve("river:Higgs", Reading())
 
 
 def test_openml_is_read_and_its_absence_told(monkeypatch):
@@ -195,7 +196,7 @@ def test_openml_is_read_and_its_absence_told(monkeypatch):
         details={"id": "7", "version": "1"},
     )
     monkeypatch.setattr(module, "fetch_openml", lambda *_, **__: found)
-    source = resolve("openml:small", None, None, None, 8)
+    source = resolve("openml:small", Reading(batch=8))
     # size, its absence, red, blue, colour's absence, bias
     assert (source.task, source.n_features, source.fingerprint) == ("binary", 6, "openml-7-1")
 
@@ -204,14 +205,14 @@ def test_openml_is_read_and_its_absence_told(monkeypatch):
 
     monkeypatch.setattr(module, "fetch_openml", refuse)
     with pytest.raises(DataError, match=r"openml:other cannot be had: no network; it is downl"):
-        resolve("openml:other", None, None, None, 8)
+        resolve("openml:other", Reading(batch=8))
     _public.openml.cache_clear()
 
 
 def test_cytometry(monkeypatch, tmp_path):
     pytest.importorskip("scipy", reason="cells are simulated with it")
     monkeypatch.setenv("DRIFTRATE_DATA", str(tmp_path))  # no cells there: simulated ones
-    source = resolve("cytometry", None, None, None, 16)
+    source = resolve("cytometry", Reading())
     assert (source.task, source.classes, source.n_features, source.steps) == ("classes", 4, 11, 599)
     one, other = (next(source.batches(seed)).x for seed in (0, 1))
     assert one.shape == (16, 11)

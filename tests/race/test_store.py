@@ -15,11 +15,11 @@ from driftrate.errors import DataError
 from driftrate.race import store as room
 from driftrate.race.cell import Cell
 from driftrate.race.child import without_result
-from driftrate.race.store import Store
+from driftrate.race.store import CellStore
 
 
 def cell(seed=0):
-    return Cell("a.csv", "y", None, "linear", 16, "sgd", "default", seed, "ab12")
+    return Cell("a.csv", "sgd", "default", seed, "ab12", target="y", model="linear")
 
 
 def result(status="ok", **changes):
@@ -33,15 +33,15 @@ def place(tmp_path):
 
 @pytest.fixture
 def store(place):
-    with Store(place, patience=0.2) as opened:
+    with CellStore(place, patience=0.2) as opened:
         yield opened
 
 
 class TestResults:
     def test_come_back_bit_by_bit_after_a_restart(self, place):
-        with Store(place) as one:
+        with CellStore(place) as one:
             one.put(cell(), result())
-        with Store(place) as two:
+        with CellStore(place) as two:
             assert two.get(cell()) == result()
             assert two.get(cell(seed=1)) is None
 
@@ -76,32 +76,32 @@ class TestResults:
 
 class TestClaims:
     def test_one_process_at_a_time(self, store, place):
-        with Store(place) as other:
+        with CellStore(place) as other:
             assert store.claim(cell())
             assert store.claim(cell())
             assert not other.claim(cell())
             assert other.claim(cell(seed=1))
 
     def test_a_finished_cell_is_nobodys(self, store, place):
-        with Store(place) as other:
+        with CellStore(place) as other:
             store.claim(cell())
             store.put(cell(), result())
             assert not other.claim(cell())
             assert not store.claim(cell())
 
     def test_closing_lets_go(self, store, place):
-        with Store(place) as other:
+        with CellStore(place) as other:
             other.claim(cell())
         assert store.claim(cell())
 
     def test_a_killed_process_lets_go(self, store, place):
         script = (
             "import os, signal, sys; from pathlib import Path;"
-            "from driftrate.race.cell import Cell; from driftrate.race.store import Store;"
-            "Store(Path(sys.argv[1])).claim(Cell(*eval(sys.argv[2])));"
+            "from driftrate.race.cell import Cell; from driftrate.race.store import CellStore;"
+            "CellStore(Path(sys.argv[1])).claim(Cell(**eval(sys.argv[2])));"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
-        fields = tuple(vars(cell()).values())
+        fields = vars(cell())
         call = [sys.executable, "-c", script, str(place), repr(fields)]
         assert subprocess.run(call, check=False).returncode == -signal.SIGKILL
         row = store._base.execute("SELECT pid FROM claims").fetchone()
@@ -111,7 +111,7 @@ class TestClaims:
 
     def test_a_suspended_process_loses_its_claim(self, store, place, monkeypatch):
         """It is there, but has not renewed its claim."""
-        with Store(place) as other:
+        with CellStore(place) as other:
             other.claim(cell())
             now = room.time()
             monkeypatch.setattr(room, "time", lambda: now + room.STALE_SECONDS - 1)
@@ -121,7 +121,7 @@ class TestClaims:
 
     def test_claims_are_renewed(self, place, monkeypatch):
         monkeypatch.setattr(room, "BEAT_SECONDS", 0.01)
-        with Store(place) as store:
+        with CellStore(place) as store:
             store.claim(cell())
             ((first,),) = store._base.execute("SELECT beat FROM claims").fetchall()
             renewed = threading.Event()
@@ -156,7 +156,7 @@ class TestFaults:
             lambda: store.put(cell(), result()),
             lambda: store.claim(cell()),
             lambda: store.get(cell()),
-            lambda: Store(place, patience=0.1),
+            lambda: CellStore(place, patience=0.1),
         ):
             with pytest.raises(DataError, match="another program holds it locked"):
                 blocked()
@@ -168,7 +168,7 @@ class TestFaults:
     def test_not_a_store(self, place):
         place.write_text("something else " * 100)
         with pytest.raises(DataError, match="it is not a store of race results"):
-            Store(place)
+            CellStore(place)
         assert place.read_text() == "something else " * 100
 
     def test_of_a_later_version(self, place):
@@ -176,9 +176,9 @@ class TestFaults:
         base.execute("PRAGMA user_version = 99")
         base.close()
         with pytest.raises(DataError, match="has layout 99, this driftrate knows 1"):
-            Store(place)
+            CellStore(place)
 
     def test_unwritable_folder(self, tmp_path):
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(DataError, match="cannot write to"):
-            Store(tmp_path / "file" / "race.sqlite")
+            CellStore(tmp_path / "file" / "race.sqlite")

@@ -1,4 +1,4 @@
-"""What a schedule needs and nobody tells it: shift, noise, smoothness, diameter, alarms."""
+"""Estimates of what a schedule needs: shift, noise, smoothness, diameter, scale; detectors."""
 
 from driftrate.estimate.detectors import DETECTORS, Detector, detector
 from driftrate.estimate.diameter import RunningDiameter
@@ -11,6 +11,7 @@ from driftrate.estimate.smoothness import (
     logistic_smoothness,
     secant,
 )
+from driftrate.estimate.standard import Standardiser
 
 __all__ = [
     "DETECTORS",
@@ -20,6 +21,7 @@ __all__ = [
     "RunningDiameter",
     "RunningSmoothness",
     "ShiftEMA",
+    "Standardiser",
     "detector",
     "from_parts",
     "linear_smoothness",

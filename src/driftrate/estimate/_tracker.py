@@ -1,4 +1,4 @@
-"""A rule whose signal is one number that no field of `Signal` carries."""
+"""A rule that reads one number per step that is no field of `Signal`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from driftrate.schedules.base import Array, Rule, State, select
 
 
 class Tracker(Rule):
-    """A pure rule `(state, value) -> (estimate, state)` on one number >= 0 a step.
+    """A pure rule `(state, value) -> (estimate, state)` on one number >= 0 per step.
 
-    What it measures is a constant of a schedule (a smoothness, a diameter), not a field of
-    `Signal`, so it stands beside the schedule and not inside `Estimated`. `init`, `dump` and
-    `load` are those of every rule, and so is the treatment of bad values: Python and NumPy ones
-    are refused; those of other libraries are never read back and leave the state as it was.
+    It estimates a constant of a schedule (a smoothness, a diameter), not a field of `Signal`, so
+    it is used beside the schedule, not inside `Estimated`. `init`, `dump` and `load` are those of
+    every rule. So is the treatment of bad values: Python and NumPy ones are refused; those of other
+    libraries are never read back and leave the state as it was.
     """
 
     output: ClassVar[str] = "estimate"

@@ -15,7 +15,7 @@ _LARGEST = 1e100
 
 @runtime_checkable
 class Detector(Protocol):
-    """Anything that looks at one number a step and says whether the stream has shifted."""
+    """Anything that reads one number per step and says whether the stream has shifted."""
 
     def update(self, value: float) -> bool:
         """Take one number, a loss or an error; return whether a shift was detected just now."""
@@ -74,15 +74,15 @@ DETECTORS = tuple(_KINDS)
 def detector(name: str, **options: Any) -> Detector:
     """Return a shift detector by name.
 
-    - `"adwin"`: a window that shrinks when the means of two halves of it differ by more than a
-      bound with confidence 1 - `delta`. Few false alarms; the default for losses.
-    - `"page-hinkley"`: a cumulative sum of deviations from the mean against a `threshold` in the
-      unit of the values; `mode="up"` for rises alone.
+    - `"adwin"`: a window that drops its older part when the means of two parts of it differ by
+      more than a bound of confidence 1 - `delta`. Few false alarms; the first choice for losses.
+    - `"page-hinkley"`: a cumulative sum of deviations from the mean, compared with a `threshold`
+      in the unit of the values; `mode="up"` for rises alone.
     - `"kswin"`: a Kolmogorov-Smirnov test of the newest `stat_size` values against a subsample
       of the window; sees a change of shape without one of mean. It tests at level `alpha` at
       *every* step, so expect about one false alarm in 1/`alpha` steps.
 
-    The detector has the state inside; pickle it to stop and resume.
+    The detector keeps its state inside; pickle it to stop and resume.
 
     Args:
         name: `"adwin"`, `"page-hinkley"` or `"kswin"`.
@@ -126,7 +126,7 @@ def detector(name: str, **options: Any) -> Detector:
 
 @dataclass
 class _RiverDetector:
-    """A detector of River behind the protocol."""
+    """A detector of River that follows the protocol."""
 
     name: str
     inner: Any = field(repr=False)

@@ -18,18 +18,18 @@ class RunningDiameter(Tracker):
 
         D̂_t = 2 max_{s <= t} ‖θ_s - θ_1‖,
 
-    so D̂ is at least the diameter of the visited region and at most twice it. It never falls. One
-    number of memory besides θ_1; the sum of the step lengths would bound the distance as well, but
-    noise alone makes that grow without end.
+    so D̂ is at least the diameter of the visited region and at most twice it. It never falls. It
+    keeps one number besides θ_1. The sum of the step lengths would bound the distance as well, but
+    noise alone makes that grow without bound.
 
-    It bounds where the learner has been. The theorem's Θ must hold the minimisers θ*_t too:
+    It bounds where the learner has been. The theorem's Θ must contain the minimisers θ*_t too:
     where the learner lags far behind them, take a larger `factor`.
 
     Reads a number, the distance ‖θ_t - θ_1‖, and not a `Signal`: D is a constant of a schedule.
 
     Args:
-        factor: What the farthest distance is multiplied by; 2 makes it a bound.
-        floor: The smallest bound, given before anything has moved.
+        factor: The multiple of the farthest distance; 2 makes it a bound.
+        floor: The smallest bound, which holds before anything has moved.
 
     Example:
         >>> rule = RunningDiameter()

@@ -15,7 +15,7 @@ from driftrate.schedules.wrappers import Wrapper
 @register
 @dataclass(frozen=True)
 class Estimated(Wrapper):
-    """Feed a schedule an estimate instead of a signal that nobody can give it.
+    """Feed a schedule an estimate in place of a signal that is not available.
 
     Args:
         schedule: A schedule that reads the field which the estimator provides.

@@ -15,14 +15,14 @@ def from_parts(gradients: Array) -> Signal:
     r"""Measure signal and noise from the gradients of independent parts of one batch.
 
     Let g_1, ..., g_k be the mean gradients of k parts of equal size, ḡ their mean. Independent
-    noise has no inner product on average, so with ∇ = E g_i
+    noises have an inner product of mean 0, so with ∇ = E g_i
 
         cross  = Σ_{i≠j} ⟨g_i, g_j⟩ / (k (k - 1)),   E cross  = ‖∇‖²,
         spread = Σ_i ‖g_i - ḡ‖² / (k (k - 1)),       E spread = E‖ḡ - ∇‖²,
 
     and cross = ‖ḡ‖² - spread, which costs O(k d) and no k × k products; for two halves the
-    spread is ‖g_1 - g_2‖²/4. The differences are taken before they are squared: as a
-    difference of squares the spread would drown in rounding where the parts agree.
+    spread is ‖g_1 - g_2‖²/4. The spread is a sum of squared differences: as a difference of
+    squares it would be lost in rounding where the parts agree.
 
     All three numbers add up over blocks of coordinates: for the tensors of a network, sum them.
 
@@ -80,7 +80,7 @@ def variance_from_parts(gradients: Array, batch_size: Array) -> Array:
     r"""Measure the variance of one sample's gradient from the gradients of parts of a batch.
 
     The mean of B samples has the noise σ²/B, which the parts' `spread` measures: σ² = B · spread,
-    unbiased. Half batches will do; more parts have less sampling error.
+    unbiased. Two halves suffice; more parts have less sampling error.
 
     Args:
         gradients: Array (k, ..., d), the mean gradients of k >= 2 parts of equal size.

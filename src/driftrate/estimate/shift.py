@@ -1,4 +1,4 @@
-"""The shift, as the learner itself can see it."""
+"""Estimates of the shift from the learner's own steps."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ShiftEMA(Estimator):
     r"""The paper's estimate: an exponential average of the learner's own step lengths.
 
     γ̂_t = β γ̂_{t-1} + (1 - β) ‖θ_t - θ_{t-1}‖. It counts the learner's noise as shift, which
-    raises the rate, which lengthens the steps: with a capped schedule it pins the rate at the
-    cap. It is here to show that; prefer `DebiasedShift`.
+    raises the rate, which lengthens the steps: a capped schedule stays at its cap. It is here to
+    show that; prefer `DebiasedShift`.
 
     Reads `Signal(step_length=)`, provides `shift`.
 
@@ -68,40 +68,40 @@ class DebiasedShift(Estimator):
 
     A step of SGD is η(∇ + ξ), with ξ the noise of the batch. Of its squared length η²‖g‖² the
     share 1 - spread/grad_sq, measured on the same gradient, is signal: unbiased for η²‖∇‖² where η
-    was chosen before that batch. That alone does not do: yesterday's noise displaced the weights,
-    and today's signal carries them back, so that at standstill the signal is η²‖∇‖² ≈
-    η²·spread·ηh/(2 - ηh) and not 0 (h the curvature), which is enough to hold a rate many times too
-    high. So the displacement that is the learner's own is followed,
+    was chosen before that batch. That is not enough: past noise displaced the weights, and the
+    signal now carries them back, so that at standstill η²‖∇‖² ≈ η²·spread·ηh/(2 - ηh) and not 0
+    (h the curvature), which keeps a rate many times too high. So the squared displacement by the
+    learner's own noise is tracked,
 
         n_t = (1 - ηh)² n_{t-1} + η² spread_{t-1},
 
-    and its way back (ηh)² n_{t-1} is taken off too, with η = ‖θ_t - θ_{t-1}‖ / √grad_sq_{t-1}:
+    and its return (ηh)² n_{t-1} is subtracted too, with η = ‖θ_t - θ_{t-1}‖ / √grad_sq_{t-1}:
 
         m_t = ‖θ_t - θ_{t-1}‖² (1 - spread_{t-1}/grad_sq_{t-1}) - (ηh)² n_{t-1},
         γ̂_t² = max(0, Σ_s β^{t-s} m_s / Σ_s β^{t-s}).
 
     The squares are averaged before the root is taken, so that negative values cancel positive ones
-    instead of being clipped one by one; dividing by the sum of the weights removes the pull of the
+    instead of being clipped one by one; dividing by the sum of the weights removes the bias of the
     start. For a loss of curvature h in every direction and a constant rate, E m_t is
 
     - 0 at standstill, once the first error is forgotten (γ̂ itself keeps a small remainder, the
       clipped sampling noise of the average);
     - γ² for a target of constant velocity γ;
-    - γ² ηh/(2 - ηh) for a target that walks at random by γ a step: most of such a path is never
-      followed, and a schedule that was told all of γ would be too fast.
+    - γ² ηh/(2 - ηh) for a random walk of γ per step: most of such a path is never followed, and a
+      schedule that was told all of γ would be too fast.
 
-    A shift is seen through the learner's own steps alone, at most η‖∇‖ a step: at a rate near 0
-    a jump is noticed late. Keep a smallest rate (`Clip(min=)`) or a detector for jumps.
+    A shift shows only in the learner's own steps, by at most η‖∇‖ per step: at a rate near 0 a
+    jump is noticed late. Keep a smallest rate (`Clip(min=)`) or a detector for jumps.
 
     Reads `Signal(step_length=, grad_sq=, spread=)`, the last two of the present batch; provides
     `shift`.
 
     Args:
-        beta: β, the weight of the past, in [0, 1). Longer memory has less noise and more delay;
-            around 0.9 costs least over standstill, drift, random walk and jumps together.
+        beta: β, the weight of the past, in [0, 1). A longer memory has less noise and more delay;
+            about 0.9 is best over standstill, drift, random walk and jumps together.
         curvature: h, the curvature of the loss: 1 for linear regression with x ~ N(0, I), else
-            an eigenvalue of the Hessian that is typical for where the gradient noise points. 0
-            subtracts the noise of the step alone.
+            an eigenvalue of the Hessian that is typical of the directions of the gradient noise. 0
+            subtracts only the noise of the step itself.
 
     Example:
         >>> import driftrate as dr
@@ -130,7 +130,7 @@ class DebiasedShift(Estimator):
         _checks.number(self, "curvature", low=0.0, high=_LARGEST)
 
     def _start(self) -> State:
-        # grad_sq = -1: no gradient has been seen, so the first step cannot be divided.
+        # grad_sq = -1: no gradient has been seen, so there is nothing to divide by yet.
         return {
             "estimate": 0.0,
             "mean": 0.0,
@@ -145,7 +145,7 @@ class DebiasedShift(Estimator):
         step = xp.where(step < _LONGEST_STEP, step, _LONGEST_STEP)
         seen, moved = last >= 0.0, last > 0.0
         safe = xp.where(moved, last, 1.0)
-        # The bound on noise over signal: two halves may cancel and leave a gradient of almost 0.
+        # Noise over signal is bounded: two halves may cancel and leave a gradient of almost 0.
         noise = xp.where(state["spread"] < _NOISIEST * safe, state["spread"], _NOISIEST * safe)
         square = xp.where(moved, step * step, 0.0 * step)
         injected = square * (noise / safe)

@@ -20,10 +20,10 @@ _ROUNDINGS = 100.0
 def secant(weights: Array, gradient: Array, old_weights: Array, old_gradient: Array) -> Array:
     r"""Measure the slope of the gradient between two points, ‖g - g'‖ / ‖θ - θ'‖.
 
-    Both gradients must be of the *same batch*: then the batch loss, if L-smooth, has a secant of at
-    most L. Across two batches the difference of their noises, which does not vanish as θ' → θ, is
-    divided by the length of a step, and the quotient measures the noise. So it costs one gradient
-    more: of the batch of the last step, at the weights after it.
+    Both gradients must be of the *same batch*: then the secant is at most L if the batch loss is
+    L-smooth. Between two batches the noises differ, however near θ' is to θ, and the quotient
+    measures the noise. So a secant costs one gradient more: that of the last step's batch, at the
+    weights after the step.
 
     Args:
         weights: θ, array (..., d).
@@ -32,8 +32,8 @@ def secant(weights: Array, gradient: Array, old_weights: Array, old_gradient: Ar
         old_gradient: The gradient of the same batch at θ'.
 
     Returns:
-        The secant, of the shape before the last axis; 0 where one of the two differences is lost in
-        rounding, for `RunningSmoothness` to pass over.
+        The secant, of the shape before the last axis; 0, which `RunningSmoothness` skips, where
+        one of the two differences is lost in rounding.
 
     Example:
         >>> import numpy as np
@@ -50,7 +50,7 @@ def secant(weights: Array, gradient: Array, old_weights: Array, old_gradient: Ar
     norm = xp.linalg.vector_norm
     moved, changed = norm(weights - old_weights, axis=-1), norm(gradient - old_gradient, axis=-1)
     rounding = _ROUNDINGS * float(xp.finfo(moved.dtype).eps)
-    # Written with <=, so that NaN is not taken for rounding but comes out as NaN.
+    # With <=, NaN is not taken for rounding and comes out as NaN.
     lost = (moved <= rounding * norm(weights, axis=-1)) | (
         changed <= rounding * norm(gradient, axis=-1)
     )
@@ -59,18 +59,18 @@ def secant(weights: Array, gradient: Array, old_weights: Array, old_gradient: Ar
 
 @dataclass(frozen=True)
 class RunningSmoothness(Tracker):
-    r"""A robust running maximum of secants: an estimate of L that one odd batch cannot spoil.
+    r"""A robust running maximum of secants: an estimate of L that one outlier cannot spoil.
 
-    Every secant on one batch is a lower bound of that batch's L, and only the largest say much,
-    so a maximum it must be; but a maximum keeps the worst outlier for ever. Each secant
-    therefore enters as the median of the last three,
+    Every secant is a lower bound on the L of its batch, and only the largest ones are near it, so
+    a maximum is needed; but a maximum keeps the worst outlier for ever. Each secant therefore
+    enters as the median of the last three,
 
         L̂_t = max(ρ L̂_{t-1}, median(s_t, s_{t-1}, s_{t-2})),
 
-    so that a rise counts once it is seen twice in three, without any threshold on what is odd,
-    and the past fades by ρ a step, so that L̂ follows a loss that grows flatter. Until three
-    secants are there the estimate is the first, then the smaller of two. Secants of 0 (nothing
-    was measured) are passed over. Scaling the loss scales L̂.
+    so that a rise counts once two of three secants show it, without any threshold for outliers,
+    and the past fades by ρ per step, so that L̂ follows a loss that becomes flatter. Before there
+    are three secants the estimate is the first, then the smaller of two. Secants of 0 (nothing
+    was measured) are skipped. Scaling the loss scales L̂.
 
     Reads a number, `secant(...)`, and not a `Signal`: L is a constant of a schedule, not a field.
 
@@ -120,10 +120,10 @@ def linear_smoothness(features: Array, iterations: int = 200) -> Array:
     r"""Compute L of linear regression: the largest eigenvalue of XᵀX/n.
 
     The loss is the mean of (⟨x, θ⟩ - y)²/2, its Hessian XᵀX/n. Power iteration from a fixed
-    start, v ← Xᵀ(Xv)/n, two products with X an iteration and no d × d matrix; the value is the
-    Rayleigh quotient ‖Xv‖²/n of the unit vector v, so it never exceeds L. After k iterations it
-    falls short by a factor of about 1 - log(d)/k at worst, whatever the gap between eigenvalues,
-    and by far less where there is one.
+    start, v ← Xᵀ(Xv)/n, takes two products with X per iteration and no d × d matrix. The value is
+    the Rayleigh quotient ‖Xv‖²/n of the unit vector v, so it never exceeds L. After k iterations
+    it is at least about 1 - log(d)/k of L whatever the gap between eigenvalues, and much closer
+    where there is one.
 
     Args:
         features: X, array (..., n, d); include the column of ones if the model has an intercept.
@@ -190,7 +190,7 @@ def logistic_smoothness(features: Array, iterations: int = 200) -> Array:
 
 def _unit(xp: Any, v: Array) -> Array:
     """Return the column scaled to length 1; a zero column stays 0."""
-    # By the largest entry first: the squares of tiny or huge ones are out of range.
+    # Divide by the largest entry first: squares of tiny or huge ones would leave the range.
     largest = xp.max(xp.abs(v), axis=-2, keepdims=True)
     v = v / xp.where(largest > 0.0, largest, 1.0)
     length = xp.linalg.vector_norm(v, axis=-2, keepdims=True)

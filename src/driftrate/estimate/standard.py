@@ -1,4 +1,4 @@
-"""Standardising a stream by what came before."""
+"""Standardising a stream by the rows before."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Floats = npt.NDArray[np.float64]
 class Standardiser:
     """Mean and deviation of all rows so far, column by column, missing values left out.
 
-    z = (x - m)/s, clipped; m and s over the rows of earlier `update`s alone. A column that has not
-    varied yet is only shifted. What is missing becomes 0, the mean of the rows before.
+    z = (x - m)/s, clipped; m and s are those of the rows given to `update` so far. A column that
+    has not varied yet is only shifted. A missing value becomes 0, the mean of the rows before.
 
     Args:
         width: The number of columns.

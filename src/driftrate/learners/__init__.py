@@ -1,6 +1,17 @@
-"""Learners: projections of projected SGD and the pool of rates."""
+"""Learners: the mixer, the pools that it mixes, and the projections of projected SGD."""
 
+from typing import TYPE_CHECKING, Any
+
+from driftrate.errors import renamed
 from driftrate.learners.hedged_sgd import HedgedSGD
+from driftrate.learners.mixer import Mixer
 from driftrate.learners.projections import Ball, Box, Projection
 
-__all__ = ["Ball", "Box", "HedgedSGD", "Projection"]
+__all__ = ["Ball", "Box", "HedgedSGD", "Mixer", "Projection"]
+
+if not TYPE_CHECKING:  # a type checker would let every misspelt name pass
+
+    def __getattr__(name: str) -> Any:
+        if name == "HedgedRate":
+            raise renamed("HedgedRate", "HedgedSGD")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,28 +11,25 @@ import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj, is_numpy_namespace
 
 from driftrate.errors import ConfigError, SignalError
+from driftrate.learners.mixer import Mixer, negligible
 from driftrate.schedules import _checks, _codec
 from driftrate.schedules.base import Array, State
 
-# The constants below hold for every stream; docs/measured.md says how each was found.
-_TEMPER = 0.3  # evidence counts for this much: losses of successive batches are not independent
-_SPACING = 0.6  # octaves between neighbours; the second copy is at the scale c
-_LEAK, _SHARE = 0.02, 0.005  # part of a share that goes to neighbours, and to all, in 1/rate steps
-_FAST, _SLOW = 0.1, 0.01  # how fast running means forget, once they are older than 1/that
-_SURPRISE = (3.0, 2.0)  # deviations of log ‖g‖² when a jump is suspected, and more till it is sure
-_QUIET = 5e-4  # in units of the scale c: at slower rates a jump must be as much rarer as they are
-_FADE = log(0.4)  # at a jump an octave below the scale c gets 0.4 of what the one above gets
-_OVER = 0.3  # and what is above c gets 0.3 of what c gets
-_SLACK = 2.0  # times what this batch alone takes for the scale c: no more, whatever was before
-_SPIKE = 100.0  # times the mean of ‖Hu‖², or of the noise: of what is above, no more counts
-_DIVERGED = 4.0  # times the mixture's loss
-_COMEBACK = 1e-3  # what a copy that restarts keeps of its share
-_OUTLIER = 1e6  # times the usual squared gradient: such a batch is not trusted the first time
-_LOWEST, _HIGHEST = -40.0, 8.0  # octaves; only so that powers of two stay finite
-_RISE = 0.05  # octaves a step, while the fastest copy carries the pool
-_LEAST = 0.02  # of sqrt|Δs/s|, s = ‖g‖²: if that never varied, anything would be a jump
-_OLDEST = 1000.0  # steps: the count serves running means alone
-_LN2 = log(2.0)
+# Tuned, the same for every stream; docs/measured.md says how each was found. The fast twin reads
+# them too.
+SPACING = 0.6  # octaves between neighbours; the second copy is at the scale c
+FAST, SLOW = 0.1, 0.01  # weight of the newest value in a running mean, once older than 1/that
+FADE = log(0.4)  # in the prior an octave below the scale c has 0.4 of what the one above has
+OVER = 0.3  # and what is above c has 0.3 of what c has
+SLACK = 2.0  # times the scale c that this batch alone measures: an upper limit of the scale
+SPIKE = 100.0  # times the running mean of ‖Hu‖², or of the noise: outliers are clipped there
+DIVERGED = 4.0  # times the mixture's loss
+OUTLIER = 1e6  # times the usual squared gradient: such a batch is not trusted the first time
+LOWEST, HIGHEST = -40.0, 8.0  # octaves; only so that powers of two stay finite
+RISE = 0.05  # octaves per step, while the fastest copy carries the pool
+STEADY = 0.02  # least mean of sqrt|Δs/s|, s = ‖g‖²: if s never varied, anything would be a jump
+OLDEST = 1000.0  # steps: the count serves running means alone
+LN2 = log(2.0)
 
 
 @dataclass(frozen=True)
@@ -44,27 +41,24 @@ class HedgedSGD:
 
     *Rates.* η_k = c 2^{o_k} with octaves o_k from 0.6 down in steps of 0.6. The scale is the
     noise-free optimum c = E<Hu, u>/E‖Hu‖², from the gradient of a probe θ̄ + εu, u along the last
-    gradient; for batches of B normal covariates c = B/(B + d + 1). No batch is stepped on with a
-    scale of over twice its own <Hu, u>/‖Hu‖². The lowest octave sinks by p_K 2^{o_K} a step, so
-    that a copy which carries the pool at standstill has a rate that falls as 1/t; the highest
-    rises while it carries more than half.
+    gradient; for batches of B normal covariates c = B/(B + d + 1). A batch is never stepped on
+    with a scale of more than twice its own <Hu, u>/‖Hu‖². The lowest octave falls by p_K 2^{o_K}
+    per step, so that a copy which carries the pool at standstill has a rate that falls as 1/t; the
+    highest rises while it carries more than half.
 
-    *Shares.* p_k ← p_k exp(-h ℓ(θ_k)). With d = θ_k - θ̄ and Hd = g(θ_k) - g(θ̄), the variance of
-    <g(θ̄), d>/√<Hd, d> from batch to batch is what noise makes of one degree of freedom: in
-    regression σ²/B, in a well specified likelihood 1/B. Its inverse is the h at which shares are
-    posterior chances; 0.3 of it is used. Then 0.02 2^{o_k} p_k goes to the neighbours of copy k,
-    and 0.005 Σ p_k 2^{o_k} of all shares is dealt out equally (fixed share). Both are chances per
-    1/rate steps, the time in which a copy forgets: as the pool comes to rest they fade as 1/t.
+    *Shares* are those of `Mixer`, with the speed v_k = min(1, 2^{o_k}). With d = θ_k - θ̄ and
+    Hd = g(θ_k) - g(θ̄), the noise N is the variance of <g(θ̄), d>/√<Hd, d> from batch to batch: in
+    regression σ²/B, in a well specified likelihood 1/B. As the pool comes to rest its rate falls
+    as 1/t, and with it what is shared and how often a jump is suspected in vain.
 
-    *Jumps.* A batch whose log ‖g(θ̄)‖² is z to z + 2 deviations above the usual moves the shares, in
-    the same step, to the prior, which favours the fast copies. z = 3, and at rest z²/2 grows by
-    log(1 + 0.0005/Σ p_k 2^{o_k}), so that false alarms fade as 1/t too.
+    *Jumps.* The surprise is that of log ‖g(θ̄)‖² in its own deviations. The prior, to which a jump
+    moves the shares in the same step, favours the fast copies.
 
     *Restarts.* A copy that is faster than the mixture and whose mean loss is 4 times as high, or
     that is not finite, starts again from the mixture.
 
-    A batch with a gradient that is not finite, or whose norm is 1000 times the usual, is left out
-    (a second such batch in a row is believed).
+    *Outliers.* A batch with a gradient that is not finite, or whose norm is 1000 times the usual,
+    is left out (a second such batch in a row is believed).
 
     Args:
         copies: K, the number of SGD copies. More cost time and change little.
@@ -82,14 +76,15 @@ class HedgedSGD:
         [1.0, -2.0, 0.5]
 
     Reference:
-        Herbster and Warmuth, Tracking the best expert (1998), for fixed share; Zhang, Lu and Zhou,
-        Adaptive online learning in dynamic environments (2018), for pools of rates; Fahrbach,
-        Javanmard, Mirrokni and Worah (2023), Conclusion, for model hedging under shift.
+        Zhang, Lu and Zhou (2018), "Adaptive online learning in dynamic environments", for pools of
+        rates; Fahrbach, Javanmard, Mirrokni and Worah (2023), Conclusion, for model hedging under
+        shift.
     """
 
     copies: int = 10
 
     version: ClassVar[int] = 1
+    mixer: ClassVar[Mixer] = Mixer()
 
     def __post_init__(self) -> None:
         _checks.integer(self, "copies", low=3)
@@ -114,16 +109,16 @@ class HedgedSGD:
         if not xp.isdtype(theta.dtype, "real floating"):
             raise ConfigError(f"HedgedSGD.init needs real weights, got dtype {theta.dtype}")
         one = xp.zeros_like(theta[..., 0])
-        octaves = xp.stack([one + _SPACING * (1.0 - k) for k in range(self.copies)], axis=-1)
+        octaves = xp.stack([one + SPACING * (1.0 - k) for k in range(self.copies)], axis=-1)
         index = xp.cumulative_sum(xp.ones_like(theta), axis=-1)[..., None, :]
-        # Directions that are fixed, without a structure that data might share.
-        directions = xp.cos(index * (index - 2.0 / _SPACING * octaves[..., None]))
+        # Fixed directions without a structure that data might share.
+        directions = xp.cos(index * (index - 2.0 / SPACING * octaves[..., None]))
         directions = directions / _norm(xp, directions)[..., None]
         return {
-            # A hair apart, so that the first batch shows curvature in many directions.
+            # A little apart, so that the first batch shows curvature in many directions.
             "weights": theta[..., None, :] + _width(xp, theta)[..., None, None] * directions,
             "mixture": theta + 0.0,
-            "shares": _prior(xp, octaves),
+            "shares": prior(xp, octaves),
             "octaves": octaves,
             "losses": xp.zeros_like(octaves),
             "direction": directions[..., 0, :],
@@ -183,7 +178,7 @@ class HedgedSGD:
             The next state.
         """
         self._check(state, losses, gradients)
-        with np.errstate(all="ignore"):  # what is not finite is looked for, and left out
+        with np.errstate(all="ignore"):  # what is not finite is found below, and left out
             return self._advance(state, losses, gradients, project)
 
     def _advance(
@@ -193,14 +188,16 @@ class HedgedSGD:
         gradients: Array,
         project: Callable[[Array], Array] | None,
     ) -> State:
-        xp = array_namespace(state["shares"])
-        trusted, screened, jump = _screen(xp, state, losses[..., 0], gradients[..., 0, :])
-        judged, trust = _judge(xp, state, losses, gradients)
-        bent, scale = _bend(xp, state, gradients, judged["level"], screened["grad_sq"])
+        xp, mixer = array_namespace(state["shares"]), self.mixer
         octaves = state["octaves"]
-        rates = scale[..., None] * xp.exp(_LN2 * octaves)
+        speed = _speed(xp, octaves)
+        trusted, screened, surprise = _screen(xp, state, losses[..., 0], gradients[..., 0, :])
+        jump = mixer.jump(surprise, state["shares"], speed)
+        noisy = _noise(xp, state, losses, gradients)
+        bent, scale = _curvature(xp, state, gradients, noisy["level"], screened["grad_sq"])
+        rates = scale[..., None] * xp.exp(LN2 * octaves)
         first = (state["count"] == 0)[..., None]
-        # The first step starts from θ_1 itself, not from where the copies looked for curvature.
+        # The first step starts from θ_1 itself, not from where the copies measured curvature.
         begin = xp.where(first[..., None], state["mixture"][..., None, :], state["weights"])
         moved = begin - rates[..., None] * gradients[..., 1:-1, :]
         if project is not None:
@@ -208,21 +205,29 @@ class HedgedSGD:
         own = losses[..., 1:-1]
         broken = ~(xp.isfinite(xp.sum(moved, axis=-1)) & xp.isfinite(own))
         own = xp.where(broken, 0.0, own)
-        evidence = trust[..., None] * (own - losses[..., :1])
-        evidence = xp.where(broken | (evidence > 1e4), 1e4, evidence)
-        evidence = xp.where(evidence > -1e4, evidence, -1e4)
-        shares = _share(xp, state["shares"], evidence, octaves, jump)
+        shares = mixer.update(
+            state["shares"],
+            own,
+            losses[..., :1],
+            trust=mixer.trust(noisy["noise"]),
+            speed=speed,
+            prior=prior(xp, octaves),
+            jump=jump,
+            broken=broken,
+        )
         rate = xp.sum(shares * rates, axis=-1, keepdims=True)
         mean_loss = xp.where(first, own, state["losses"])
-        mean_loss = mean_loss + _FAST * (own - mean_loss)
-        level = judged["level"][..., None]
-        diverged = (mean_loss > _DIVERGED * level) & (rates > rate) | broken
-        new = _mix(xp, state["mixture"], moved, shares, diverged) | screened | judged | bent
+        mean_loss = mean_loss + FAST * (own - mean_loss)
+        level = noisy["level"][..., None]
+        diverged = (mean_loss > DIVERGED * level) & (rates > rate) | broken
+        mixture, shares = mixer.mix(shares, moved, diverged, state["mixture"])
+        new = {"mixture": mixture, "shares": shares} | screened | noisy | bent
+        new["weights"] = xp.where(diverged[..., None], mixture[..., None, :], moved)
         new["octaves"] = _stretch(xp, octaves, new["shares"])
         new["losses"] = xp.where(diverged, level, mean_loss)
         new["rate"] = xp.sum(new["shares"] * rates, axis=-1)
         older = state["count"] + 1.0
-        new["count"] = xp.where(older < _OLDEST, older, _OLDEST)
+        new["count"] = xp.where(older < OLDEST, older, OLDEST)
         if not (is_numpy_namespace(xp) and xp.all(trusted)):
             for key in new.keys() - {"grad_sq"}:
                 axes = (None,) * (new[key].ndim - trusted.ndim)
@@ -271,26 +276,19 @@ def _norm(xp: Any, vectors: Array) -> Array:
 
 
 def _width(xp: Any, mixture: Array) -> Array:
-    """Return how far the probe is from the mixture: rounding and curvature's change both small."""
+    """Return ε, the probe's distance: rounding and the change of curvature are both small."""
     return float(xp.finfo(mixture.dtype).eps) ** (1 / 3) * (1.0 + _norm(xp, mixture))
 
 
-def _prior(xp: Any, octaves: Array) -> Array:
-    """Return the shares of a pool that knows nothing but curvature."""
-    shares = xp.where(octaves > 0.5, _OVER, xp.exp(_FADE * xp.abs(octaves)))
+def prior(xp: Any, octaves: Array) -> Array:
+    """Return π, the shares of a pool that knows nothing but curvature."""
+    shares = xp.where(octaves > 0.5, OVER, xp.exp(FADE * xp.abs(octaves)))
     return shares / xp.sum(shares, axis=-1, keepdims=True)
 
 
 def _speed(xp: Any, octaves: Array) -> Array:
-    """Return how fast a copy forgets, 1 at the scale c and above."""
-    return xp.exp(_LN2 * xp.where(octaves < 0.0, octaves, 0.0))
-
-
-def _suspicion(xp: Any, shares: Array, octaves: Array) -> Array:
-    """Return z, the deviations of log ‖g‖² from which on a jump is suspected."""
-    pace = xp.sum(shares * _speed(xp, octaves), axis=-1)
-    # The logarithm of a normal variate's chance to be above z is about -z²/2.
-    return xp.sqrt(_SURPRISE[0] ** 2 + 2.0 * xp.log1p(_QUIET / pace))
+    """Return v_k, how fast a copy forgets: 1 at the scale c and above."""
+    return xp.exp(LN2 * xp.where(octaves < 0.0, octaves, 0.0))
 
 
 def _ratio(xp: Any, a: Array, b: Array, other: Array) -> Array:
@@ -298,134 +296,96 @@ def _ratio(xp: Any, a: Array, b: Array, other: Array) -> Array:
 
 
 def _screen(xp: Any, state: State, loss: Array, gradient: Array) -> tuple[Array, State, Array]:
-    """Return whether the batch is to be trusted, the usual squared gradient, a jump's chance."""
+    """Return whether the batch is no outlier, the usual ‖g‖², and the deviations of log ‖g‖²."""
     count, before, change = state["count"], state["grad_sq"], state["change"]
-    least = _least(xp, count)
+    least = negligible(xp, count)
     square = xp.vecdot(gradient, gradient)
     finite = xp.isfinite(square) & xp.isfinite(loss)
-    limit = xp.where(before > 0, _OUTLIER * before, square)
+    limit = xp.where(before > 0, OUTLIER * before, square)
     mild = square <= limit
-    usual = before + _weight(xp, count, _FAST) * (xp.where(mild, square, limit) - before)
-    there = finite & (square > 0)  # a gradient of zero says nothing of the usual ones
+    usual = before + _weight(xp, count, FAST) * (xp.where(mild, square, limit) - before)
+    there = finite & (square > 0)  # a gradient of zero tells nothing about the usual ones
     usual = xp.where(there, usual, before)
     size = xp.where(square > least, xp.where(square < 1 / least, square, 1 / least), least)
-    # Square roots, so that a few jumps do not pass for noise: v = 1.05 (E sqrt|Δs/s|)² if normal.
+    # The mean of roots, which a few jumps hardly raise: 1.05 (E sqrt|Δs/s|)² is the standard
+    # deviation of log s if log s is normal.
     deviation = 1.05 * change * change
-    jump = xp.log(size / xp.where(before > least, before, size)) / deviation
-    jump = (jump - _suspicion(xp, state["shares"], state["octaves"])) / _SURPRISE[1]
-    jump = xp.where(jump > 0.0, xp.where(jump < 1.0, jump, 1.0), 0.0)
+    surprise = xp.log(size / xp.where(before > least, before, size)) / deviation
     first = count == 0
     last = xp.where(first, size, state["last"])
     turn = xp.sqrt(2.0 * xp.abs(size - last) / (size + last))
-    later = change + _weight(xp, count + 1.0, _SLOW) * (turn - change)
-    later = xp.where(first | ~there, change, xp.where(later > _LEAST, later, _LEAST))
+    later = change + _weight(xp, count + 1.0, SLOW) * (turn - change)
+    later = xp.where(first | ~there, change, xp.where(later > STEADY, later, STEADY))
     last = xp.where(there, size, last)
-    return finite & mild, {"grad_sq": usual, "last": last, "change": later}, jump
+    return finite & mild, {"grad_sq": usual, "last": last, "change": later}, surprise
 
 
-def _judge(xp: Any, state: State, losses: Array, gradients: Array) -> tuple[State, Array]:
-    """Return the loss' level and the noise of one degree of freedom, and what evidence weighs."""
+def _noise(xp: Any, state: State, losses: Array, gradients: Array) -> State:
+    """Return the mean loss, and the noise N of one degree of freedom with what it is made of."""
     count, before = state["count"], state["noise"]
-    level = state["level"] + _weight(xp, count, _FAST) * (xp.abs(losses[..., 0]) - state["level"])
+    level = state["level"] + _weight(xp, count, FAST) * (xp.abs(losses[..., 0]) - state["level"])
     away = state["weights"] - state["mixture"][..., None, :]
     pull = xp.vecdot(away, gradients[..., :1, :])
-    # Subtracted first: where the loss is straight the bend is 0, not rounding.
+    # Subtracted before the product: where the loss is linear the bend is 0, not rounding.
     bend = xp.vecdot(away, gradients[..., 1:-1, :] - gradients[..., :1, :])
     seen = (bend > 0) & xp.isfinite(bend) & xp.isfinite(pull)
     pulls = xp.where(seen, pull / xp.sqrt(xp.where(seen, bend, 1.0)), 0.0)
-    # From one batch to the next, so that a pull which lasts does not pass for noise.
+    # The change from batch to batch: a pull that lasts is no noise.
     turn = pulls - state["pulls"]
     number = xp.sum(xp.astype(seen, count.dtype), axis=-1)
     mean = 0.5 * xp.sum(turn * turn, axis=-1) / xp.where(number > 0, number, 1.0)
-    # After a jump a loss that is straight far out (Huber's) has next to no bend to divide by.
-    limit = xp.where(before > 0, _SPIKE * before, inf)
+    # After a jump a loss that is linear far out (Huber's) has next to no bend to divide by.
+    limit = xp.where(before > 0, SPIKE * before, inf)
     mean = xp.where(mean < limit, mean, limit)
-    # All copies are one before the first step, which therefore tells nothing.
-    weight = _weight(xp, xp.where(count > 1, count - 1.0, 0.0), _SLOW)
+    # All copies are one before the first step, which therefore tells nothing about noise.
+    weight = _weight(xp, xp.where(count > 1, count - 1.0, 0.0), SLOW)
     noise = xp.where(number > 0, before + weight * (mean - before), before)
-    least = _least(xp, count)
-    trust = xp.where(noise > least, _TEMPER / xp.where(noise > least, noise, 1.0), 0.0)
-    return {"level": level, "noise": noise, "pulls": pulls}, trust
+    return {"level": level, "noise": noise, "pulls": pulls}
 
 
-def _bend(
+def _curvature(
     xp: Any, state: State, gradients: Array, level: Array, usual: Array
 ) -> tuple[State, Array]:
     """Return the probe's next direction, the moments of curvature, and the scale of the rates."""
-    u, weight = state["direction"], _weight(xp, state["count"], _SLOW)
+    u, weight = state["direction"], _weight(xp, state["count"], SLOW)
     width = _width(xp, state["mixture"])
     bent = (gradients[..., -1, :] - gradients[..., 0, :]) / width[..., None]
     square, inner = xp.vecdot(bent, bent), xp.vecdot(bent, u)
     first = state["count"] == 0
     if not is_numpy_namespace(xp) or xp.any(first):
-        # One direction of one batch may be far too flat to step by: take all that there are.
+        # One direction of one batch may be far too flat to set a rate: average over all copies.
         away = (state["weights"] - state["mixture"][..., None, :]) / width[..., None, None]
         all_bent = (gradients[..., 1:-1, :] - gradients[..., :1, :]) / width[..., None, None]
         square = xp.where(first, xp.mean(xp.vecdot(all_bent, all_bent), axis=-1), square)
         inner = xp.where(first, xp.mean(xp.vecdot(all_bent, away), axis=-1), inner)
     seen = xp.isfinite(square) & (inner > 0)
-    # <Hu, u>/‖Hu‖² >= 1/λ of this batch, which may be far smaller than those before.
-    cap = xp.where(seen, _SLACK * inner / xp.where(seen, square, 1.0), inf)
-    limit = _SPIKE * state["curved"]
+    # <Hu, u>/‖Hu‖² >= 1/λ_max of this batch, which may be far smaller than those before.
+    cap = xp.where(seen, SLACK * inner / xp.where(seen, square, 1.0), inf)
+    limit = SPIKE * state["curved"]
     shrink = xp.where((limit > 0) & (square > limit), limit / square, 1.0)
     inner, square = xp.sqrt(shrink) * inner, shrink * square
     along = xp.where(seen, state["along"] + weight * (inner - state["along"]), state["along"])
     curved = xp.where(seen, state["curved"] + weight * (square - state["curved"]), state["curved"])
-    # The gradient leans towards steep directions, and its noise is not that of the next batch.
+    # The gradient leans towards steep directions; its noise is independent of the next batch.
     norm = _norm(xp, gradients[..., 0, :])[..., None]
     there = xp.isfinite(norm) & (norm > 0)
     direction = xp.where(there, gradients[..., 0, :] / xp.where(there, norm, 1.0), u)
-    # A loss without curvature (hinge) is given the rate of Polyak's step.
+    # A loss without curvature (hinge) gets the rate of Polyak's step.
     scale = _ratio(xp, along, curved, _ratio(xp, level, usual, 0.0 * level))
     scale = xp.where(scale < cap, scale, cap)
     return {"direction": direction, "along": along, "curved": curved}, scale
 
 
-def _share(xp: Any, old: Array, evidence: Array, octaves: Array, jump: Array) -> Array:
-    """Return the new shares: evidence, neighbours, everyone, and the prior at a jump."""
-    shares = old * xp.exp(xp.min(evidence, axis=-1, keepdims=True) - evidence)
-    shares = shares / xp.sum(shares, axis=-1, keepdims=True)
-    speed = _speed(xp, octaves)
-    pace = xp.sum(shares * speed, axis=-1, keepdims=True)
-    out = _LEAK * speed * shares
-    faster = xp.concat([out[..., :1], out[..., :-1]], axis=-1)
-    slower = xp.concat([out[..., 1:], out[..., -1:]], axis=-1)
-    shares = shares + 0.5 * (faster + slower) - out
-    shares = shares + _SHARE * pace * (1.0 / shares.shape[-1] - shares)
-    return shares + jump[..., None] * (_prior(xp, octaves) - shares)
-
-
-def _mix(xp: Any, before: Array, moved: Array, shares: Array, diverged: Array) -> State:
-    """Return mixture, shares and copies; what diverged restarts from the mixture of the others."""
-    kept = xp.where(diverged, 0.0, shares)
-    total = xp.sum(kept, axis=-1, keepdims=True)
-    kept = kept / xp.where(total > 0, total, 1.0)
-    moved = xp.where(diverged[..., None], 0.0, moved)
-    mixture = xp.matmul(kept[..., None, :], moved)[..., 0, :]
-    mixture = xp.where(total > 0, mixture, before)
-    shares = xp.where(diverged, _COMEBACK * shares, shares)
-    return {
-        "weights": xp.where(diverged[..., None], mixture[..., None, :], moved),
-        "mixture": mixture,
-        "shares": shares / xp.sum(shares, axis=-1, keepdims=True),
-    }
-
-
 def _stretch(xp: Any, octaves: Array, shares: Array) -> Array:
-    """Return the octaves, the range extended where an end carries the pool, evenly spaced."""
+    """Return evenly spaced octaves, the range extended at an end that carries the pool."""
     high, low = octaves[..., :1], octaves[..., -1:]
     place = (high - octaves) / (high - low)
-    sink = xp.where(low > _LOWEST, shares[..., -1:] * xp.exp(_LN2 * low), 0.0)
-    rise = xp.where((shares[..., :1] > 0.5) & (high < _HIGHEST), _RISE, 0.0)
+    sink = xp.where(low > LOWEST, shares[..., -1:] * xp.exp(LN2 * low), 0.0)
+    rise = xp.where((shares[..., :1] > 0.5) & (high < HIGHEST), RISE, 0.0)
     return octaves + rise * (1.0 - place) - sink * place
 
 
-def _least(xp: Any, like: Array) -> float:
-    """Return a number so small that it stands for 0, and so large that its square does not."""
-    return float(float(xp.finfo(like.dtype).smallest_normal) ** 0.25)
-
-
 def _weight(xp: Any, count: Array, least: float) -> Array:
-    """Return the weight of the newest value in a running mean: all count alike at first."""
+    """Return the weight of the newest value in a running mean, 1/(count + 1) at first."""
     weight = 1.0 / (count + 1.0)
     return xp.where(weight > least, weight, least)

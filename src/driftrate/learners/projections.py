@@ -1,4 +1,4 @@
-"""Projections Π_Θ of projected SGD, on any array library, over the last axis."""
+"""Projections Π_Θ of projected SGD, over the last axis of arrays of any library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftrate.schedules.base import Array
 
 
 class Projection(ABC):
-    """A map onto the nearest point of a convex set Θ (equation 3)."""
+    """The map to the nearest point of a convex set Θ (equation 3)."""
 
     @abstractmethod
     def __call__(self, weights: Array) -> Array:
@@ -28,7 +28,7 @@ class Projection(ABC):
 
 @dataclass(frozen=True)
 class Ball(Projection):
-    """The ball of a radius around the origin.
+    """The ball of all θ with ‖θ‖ <= radius.
 
     Args:
         radius: The radius.
@@ -56,11 +56,11 @@ class Ball(Projection):
 
 @dataclass(frozen=True)
 class Box(Projection):
-    """The box of one interval for every coordinate.
+    """The box of all θ with low <= θ_i <= high for every i.
 
     Args:
-        low: The smallest value.
-        high: The largest value.
+        low: The lower bound of every coordinate.
+        high: The upper bound of every coordinate.
 
     Example:
         >>> import numpy as np

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from driftrate._html import document
-from driftrate.paper.claims import Judgement
+from driftrate.paper.claim import Judgement
 
 _BADGES = {
     "holds": ("✓", "#0b6b50", "#d9f2ea"),

@@ -14,9 +14,10 @@ import driftrate
 from driftrate._html import write_whole
 from driftrate.errors import ConfigError
 from driftrate.paper.base import Context, Figure, Piece, Tables
-from driftrate.paper.claims import CLAIMS, Judgement, judge
+from driftrate.paper.claim import Judgement, judge
+from driftrate.paper.claims import CLAIMS
 from driftrate.paper.page import Section, render
-from driftrate.paper.store import Store
+from driftrate.paper.store import PieceStore
 
 # Cheap ones first: the first picture is there within seconds.
 FIGURES = ("figure3", "figure2", "figure1", "figure4", "statements", "figure6", "figure5")
@@ -52,7 +53,7 @@ def reproduce(
         load(name)
     # Bad data is found here, before anything is written.
     plan = {name: module.pieces(context) for name, module in figures.items()}
-    store = Store(out / "runs")
+    store = PieceStore(out / "runs", figures)
     begin = perf_counter()
     sections: dict[str, Section] = {}
     tables: dict[str, Tables] = {}
@@ -72,7 +73,7 @@ def reproduce(
     return judgements
 
 
-def _compute(store: Store, figure: str, pieces: list[Piece], jobs: int) -> Iterator[Any]:
+def _compute(store: PieceStore, figure: str, pieces: list[Piece], jobs: int) -> Iterator[Any]:
     if jobs == 1 or len(pieces) < 2:
         for piece in pieces:
             store.compute(figure, piece)

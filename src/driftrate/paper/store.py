@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import driftrate
+from driftrate._digest import digest
+from driftrate._html import unfinished
 from driftrate.errors import DataError
 from driftrate.paper.base import Piece
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What decides a result; adapters, plots and pages do not.
-_ROOMS = ("schedules", "estimate", "learners", "theory", "streams", "data", "simulation", "paper")
+# The packages whose versions decide results, beside NumPy.
+_PACKAGES = {"figure6": ("scikit-learn", "torch")}
 
 
-def _digest() -> str:
-    """Return a digest of the code that computes results: changed code is run again."""
-    root = Path(driftrate.__file__).parent
-    digest = hashlib.sha256()
-    for room in _ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-class Store:
+class PieceStore:
     """A folder of Parquet files, one a piece.
 
     Args:
         folder: Where the files lie; it is made if missing.
+        figures: The figures whose pieces are kept, as modules of `driftrate.paper`. A figure's
+            pieces are computed anew when the code of its module changes, or that of a module
+            behind it; comments, docstrings and layout do not count.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, figures: Iterable[str]) -> None:
         self.folder = folder
-        self._code = _digest()  # once: a file edited during a run must not split its results
+        # Once: a file edited during a run must not split its results.
+        self._code = {
+            name: digest([f"driftrate.paper.{name}"], _PACKAGES.get(name, ())) for name in figures
+        }
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe = folder / f".probe-{os.getpid()}"
@@ -49,14 +46,15 @@ class Store:
 
     def path(self, figure: str, piece: Piece) -> Path:
         """Return where a piece lies; the name changes with all that determines it."""
-        digest = hashlib.sha256(f"{self._code}\n{figure}\n{piece.name}\n{piece.key}".encode())
-        return self.folder / figure / f"{piece.name}-{digest.hexdigest()[:12]}.parquet"
+        parts = (self._code[figure], figure, piece.name, piece.key)
+        name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+        return self.folder / figure / f"{piece.name}-{name}.parquet"
 
     def drawing(self, figure: str, pieces: list[Piece]) -> Path:
         """Return where the picture of these pieces is kept."""
         names = "\n".join(self.path(figure, piece).name for piece in pieces)
-        digest = hashlib.sha256(names.encode()).hexdigest()[:12]
-        return self.folder / figure / f"picture-{digest}.svg"
+        name = hashlib.sha256(names.encode()).hexdigest()[:12]
+        return self.folder / figure / f"picture-{name}.svg"
 
     def has(self, figure: str, piece: Piece) -> bool:
         """Tell whether a piece is done."""
@@ -75,12 +73,8 @@ class Store:
         result = piece.compute()
         path = self.path(figure, piece)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.part")
-        try:
-            pq.write_table(result, unfinished)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with unfinished(path) as part:
+            pq.write_table(result, part)
         for old in path.parent.glob(f"{piece.name}-{'?' * 12}.parquet"):
             if old != path:
                 old.unlink(missing_ok=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypedDict
+
+from driftrate.errors import ConfigError
 
 # The most points that a curve of a result has.
 CURVE_POINTS = 200
@@ -13,35 +15,60 @@ CURVE_POINTS = 200
 Status = Literal["ok", "diverged", "failed", "timeout"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a stream is read: all that determines its batches, beside its name and content.
+
+    Every value is one of JSON, since a cell holds them all.
+
+    Args:
+        target: The target column of the files.
+        time: The column to sort the files by.
+        model: linear, logistic, softmax or mlp; the linear one that fits the target if none.
+        batch: Rows in a batch.
+    """
+
+    target: str | None = None
+    time: str | None = None
+    model: str | None = None
+    batch: int = 16
+
+    def __post_init__(self) -> None:
+        self.check_counts("batch")
+
+    def check_counts(self, *names: str) -> None:
+        """Raise `ConfigError` unless these fields are whole numbers from 1 on."""
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")
+
+    def without_columns(self) -> Reading:
+        """Return the reading of a stream that is no file."""
+        return replace(self, target=None, time=None)
+
+
 @dataclass(frozen=True)
-class Cell:
-    """Everything that determines a result.
+class Cell(Reading):
+    """Everything that determines a result: a reading of a stream, and what is played on it.
 
     Args:
         stream: The stream as given: a path, `river:NAME`, `openml:NAME`, `synthetic:KIND,...` or
             `cytometry`.
-        target: The target column of a file, or None.
-        time: The time column of a file, or None.
-        model: `linear`, `logistic`, `softmax` or `mlp`.
-        batch: The number of rows in a batch.
         method: A name of `contestants()`.
         setting: `"default"`, or one point of the method's grid as canonical JSON.
         seed: The seed of whatever is drawn.
         fingerprint: A hash of the source's content: an edited file makes new cells.
-        code: A hash of the code that plays it, of `digest`: an edited rule makes new cells. Empty
-            for a cell that is not to be kept.
+        code: A hash of the code that plays it, of `code_of`: an edited method makes new cells.
+            Empty for a cell that is not to be kept.
 
     Example:
-        >>> cell = Cell("elec2.parquet", "y", None, "logistic", 16, "adam", "default", 0, "ab12")
+        >>> cell = Cell("elec2.parquet", "adam", "default", 0, "ab12", target="y", model="logistic")
         >>> len(cell.key())
         64
     """
 
     stream: str
-    target: str | None
-    time: str | None
-    model: str
-    batch: int
     method: str
     setting: str
     seed: int

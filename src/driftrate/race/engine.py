@@ -15,14 +15,14 @@ from typing import Any
 from driftrate.errors import ConfigError, DriftrateError, MissingDependency
 from driftrate.race.cell import Cell, Result
 from driftrate.race.child import Child
-from driftrate.race.store import Store
+from driftrate.race.store import CellStore
 
 ENGINES = ("local", "dask")
 PLAY = "driftrate.race.play:play"
 # How often to look for cells that another process is at.
 _POLL_SECONDS = 0.5
 Finished = tuple[Cell, Result]
-Tasks = Iterator[tuple[Cell, float | None, str, str, Store | None]]
+Tasks = Iterator[tuple[Cell, float | None, str, str, CellStore | None]]
 
 
 class _Stopped(Exception):
@@ -74,7 +74,9 @@ class _Children:
 _CHILDREN = _Children()
 
 
-def _play(cell: Cell, limit: float | None, folder: str, play: str, store: Store | None) -> Finished:
+def _play(
+    cell: Cell, limit: float | None, folder: str, play: str, store: CellStore | None
+) -> Finished:
     result = _CHILDREN.play(cell, limit, folder, play)
     if store is not None:
         store.put(cell, result, _within(limit))
@@ -99,7 +101,7 @@ def check_engine(engine: str, scheduler: str | None) -> None:
 
 def run(
     cells: Sequence[Cell],
-    store: Store,
+    store: CellStore,
     *,
     jobs: int = 2,
     limit: float | None = None,
@@ -148,7 +150,7 @@ def run(
 
 
 def _stored(
-    cells: Sequence[Cell], store: Store, limit: float
+    cells: Sequence[Cell], store: CellStore, limit: float
 ) -> Generator[Finished, None, list[Cell]]:
     """Yield the cells that are done and return the others."""
     todo = []
@@ -175,7 +177,7 @@ def _quietly_closed(finished: Any) -> Iterator[Iterator[Finished]]:
 class _Dispatch:
     """The cells that this process gets to claim; joblib asks for the next in its own threads."""
 
-    def __init__(self, cells: Sequence[Cell], store: Store, limit: float) -> None:
+    def __init__(self, cells: Sequence[Cell], store: CellStore, limit: float) -> None:
         self.left: list[Cell] = []
         self._cells = cells
         self._store = store

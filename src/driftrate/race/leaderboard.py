@@ -90,7 +90,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Placing:
     """A method's place over all streams.
 
     Args:
@@ -261,7 +261,7 @@ class Leaderboard:
                 table.setdefault(row.method, []).append(row)
         return table
 
-    def standings(self, column: Column = "default", first_order: bool = False) -> list[Standing]:
+    def placings(self, column: Column = "default", first_order: bool = False) -> list[Placing]:
         """Return every method's place over the streams, the leader first.
 
         Args:
@@ -270,11 +270,11 @@ class Leaderboard:
         """
         table = self._table(column, first_order)
         comparison = self.comparison(column, first_order)
-        standings = []
+        placings = []
         for name, rows in table.items():
             ranks = [row.rank_first_order if first_order else row.rank for row in rows]
-            standings.append(
-                Standing(
+            placings.append(
+                Placing(
                     method=name,
                     family=rows[0].family,
                     first_order=rows[0].first_order,
@@ -286,7 +286,7 @@ class Leaderboard:
                     tied=name in comparison.tied if len(rows) == len(self.streams) else None,
                 )
             )
-        return sorted(standings, key=lambda standing: (standing.mean_rank, standing.method))
+        return sorted(placings, key=lambda placing: (placing.mean_rank, placing.method))
 
     def lead(self, winner: Row, loser: Row) -> Lead:
         """Tell how far a row is ahead of another of the same stream."""

@@ -9,10 +9,10 @@ from driftrate.race.words import duration, figures, odds, overall, share
 
 
 def markdown(board: Leaderboard) -> str:
-    """Return the sentences, the standings and a line on each stream."""
+    """Return the sentences, the placings and a line on each stream."""
     lines = [*overall(board), f"Test of the mean ranks: {board.comparison().test}."]
     says = "\n".join(f"- {line}" for line in lines)
-    return f"{says}\n\n{_standings(board)}\n\n{_streams(board)}\n"
+    return f"{says}\n\n{_placings(board)}\n\n{_streams(board)}\n"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -20,15 +20,15 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _standings(board: Leaderboard) -> str:
-    first = {one.method: one for one in board.standings(first_order=True)}
-    best = {one.method: one for one in board.standings("best")} if board.has_grid else {}
+def _placings(board: Leaderboard) -> str:
+    first = {one.method: one for one in board.placings(first_order=True)}
+    best = {one.method: one for one in board.placings("best")} if board.has_grid else {}
     heads = ["", "method", "mean rank at default", "among first-order"]
     if best:
         heads += ["at best of grid, hindsight", "beats best constant rate on", "loss ratio to it"]
     heads += ["no result on", "a step"]
     rows = []
-    for place, one in enumerate(board.standings(), 1):
+    for place, one in enumerate(board.placings(), 1):
         name = f"**{one.method}**" if one.ours else one.method
         short = f" ({one.streams} streams)" if one.streams < len(board.streams) else ""
         row = [f"{place}", name + short, f"{one.mean_rank:.1f}{' ●' if one.tied else ''}"]

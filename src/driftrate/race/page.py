@@ -14,8 +14,8 @@ from driftrate.race.leaderboard import (
     Column,
     Curve,
     Leaderboard,
+    Placing,
     Row,
-    Standing,
 )
 from driftrate.race.plots import Line, line, panel
 from driftrate.race.words import TEST, duration, figures, overall, setting_words, verdict
@@ -101,10 +101,10 @@ def render_race(board: Leaderboard, lead: str, absent: Mapping[str, str]) -> str
     missing = "; ".join(f"{name} ({reason})" for name, reason in absent.items())
     left_out = f'<p class="note">Not in the race: {escape(missing)}.</p>' if missing else ""
     body = f"""<h1>The race: {len(board.streams)} stream{"s" * (len(board.streams) != 1)}, \
-{len(board.standings())} methods</h1>
+{len(board.placings())} methods</h1>
 <p class="lead">Prequential loss: every batch is predicted, then learned from. {escape(lead)}</p>
 {f'<ul class="says">{says}</ul>' if says else ""}
-{_standings(board)}
+{_placings(board)}
 {_heat(board, "default")}
 {left_out}
 {"".join(_stream(board, stream) for stream in board.streams)}
@@ -112,16 +112,16 @@ def render_race(board: Leaderboard, lead: str, absent: Mapping[str, str]) -> str
     return document("driftrate: the race", _STYLE, body)
 
 
-def _standings(board: Leaderboard) -> str:
+def _placings(board: Leaderboard) -> str:
     comparison = board.comparison()
-    standings = board.standings()
-    first = {one.method: one for one in board.standings(first_order=True)}
-    best = {one.method: one for one in board.standings("best")} if board.has_grid else {}
+    placings = board.placings()
+    first = {one.method: one for one in board.placings(first_order=True)}
+    best = {one.method: one for one in board.placings("best")} if board.has_grid else {}
     width = max(len(board.of(stream)) for stream in board.streams)
-    lead = standings[0].mean_rank
+    lead = placings[0].mean_rank
     reach = comparison.critical_difference
     rows = []
-    for place, one in enumerate(standings, 1):
+    for place, one in enumerate(placings, 1):
         strip = _strip(one, best.get(one.method), width, lead, reach)
         wins = board.against_constant(one.method)
         against = "–" if wins is None else f"{wins.won} of {wins.streams} · {wins.ratio:.3f}"
@@ -169,11 +169,11 @@ def _standings(board: Leaderboard) -> str:
     )
 
 
-def _mean_rank(standing: Standing | None) -> str:
-    return "–" if standing is None else f"{standing.mean_rank:.1f}"
+def _mean_rank(placing: Placing | None) -> str:
+    return "–" if placing is None else f"{placing.mean_rank:.1f}"
 
 
-def _tags(one: Standing, streams: int) -> str:
+def _tags(one: Placing, streams: int) -> str:
     tags = [] if one.first_order else ["second order"]
     if one.streams < streams:
         tags.append(f"{one.streams} of {streams} streams")
@@ -182,9 +182,7 @@ def _tags(one: Standing, streams: int) -> str:
     return "".join(f'<span class="tag">{escape(tag)}</span>' for tag in tags)
 
 
-def _strip(
-    one: Standing, best: Standing | None, width: int, lead: float, reach: float | None
-) -> str:
+def _strip(one: Placing, best: Placing | None, width: int, lead: float, reach: float | None) -> str:
     """Draw a mean rank on a line from the first place to the last."""
     colour = _OURS if one.ours else "#4a5058"
 
@@ -215,7 +213,7 @@ def _heat(board: Leaderboard, column: Column) -> str:
         for name in board.streams
     )
     rows = []
-    for one in board.standings(column):
+    for one in board.placings(column):
         cells = "".join(
             _heat_cell(by_place.get((one.method, stream)), len(board.of(stream, column)))
             for stream in board.streams

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import product
 
-from driftrate._digest import digest
 from driftrate.errors import ConfigError
-from driftrate.race.cell import Cell
+from driftrate.race.cell import Cell, Reading
+from driftrate.race.code import code_of
 from driftrate.race.contestants import Contestant
+from driftrate.race.settings import Race
 from driftrate.race.sources import Source, resolve
 
 _NOT_FILES = ("river", "openml", "synthetic", "cytometry")
@@ -42,65 +44,34 @@ class Plan:
         }
 
 
-def make_plan(
-    streams: Sequence[str],
-    roster: Mapping[str, Contestant],
-    *,
-    target: str | None = None,
-    time: str | None = None,
-    methods: Sequence[str] = (),
-    model: str | None = None,
-    batch: int = 16,
-    seeds: int = 1,
-    grid: bool = True,
-) -> Plan:
+def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
     """Return the cells of a race.
 
     Args:
-        streams: Files, or names as `resolve` takes them.
+        race: What to race, and how.
         roster: All methods there are.
-        target: The target column of the files.
-        time: The time column of the files.
-        methods: The methods to race; all that are installed if empty.
-        model: The model; the linear one that fits the target if None.
-        batch: Rows in a batch.
-        seeds: Seeds of each method and setting.
-        grid: Whether to run the grids beside the defaults.
 
     Raises:
         ConfigError: A method is unknown, or no method fits.
         DriftrateError: A stream cannot be read.
     """
-    if not streams:
-        raise ConfigError("no stream given: name a file, or for example synthetic:spiral")
-    chosen, absent = _choose(roster, methods)
-    files = [spec for spec in streams if spec.partition(":")[0] not in _NOT_FILES]
+    chosen, absent = _choose(roster, race.methods)
+    files = [spec for spec in race.streams if spec.partition(":")[0] not in _NOT_FILES]
     sources: dict[str, Source] = {}
-    places: dict[str, tuple[str | None, str | None]] = {}
-    for spec in dict.fromkeys(streams):
+    readings: dict[str, Reading] = {}
+    for spec in dict.fromkeys(race.streams):
         # Columns belong to files; without any file, `resolve` says so.
-        places[spec] = (target, time) if spec in files or not files else (None, None)
-        sources[spec] = resolve(spec, *places[spec], model, batch)
-    cells = [
-        (
-            (turn > 0, source.rows, spec, seed),
-            Cell(
-                spec,
-                *places[spec],
-                source.model,
-                batch,
-                name,
-                setting,
-                seed,
-                source.fingerprint,
-                digest(contestant),
-            ),
-        )
-        for spec, source in sources.items()
-        for seed in range(seeds)
-        for name, contestant in chosen.items()
-        for turn, setting in enumerate(contestant.settings(source.model)[: None if grid else 1])
-    ]
+        ours = race.reading if spec in files or not files else race.reading.without_columns()
+        sources[spec] = resolve(spec, ours)
+        readings[spec] = replace(ours, model=sources[spec].model)
+    cells = []
+    for spec, source in sources.items():
+        for name, contestant in chosen.items():
+            settings = contestant.settings(source.model)[: None if race.grid else 1]
+            for seed, (turn, setting) in product(range(race.seeds), enumerate(settings)):
+                played = (name, setting, seed, source.fingerprint, code_of(contestant))
+                cell = Cell(spec, *played, **vars(readings[spec]))
+                cells.append(((turn > 0, source.rows, spec, seed), cell))
     if not cells:
         raise ConfigError(f"no method of {', '.join(chosen)} fits these streams and this model")
     ordered = [cell for _, cell in sorted(cells, key=lambda pair: pair[0])]

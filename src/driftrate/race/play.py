@@ -11,9 +11,9 @@ from math import isfinite
 
 import numpy as np
 
-from driftrate._digest import digest
 from driftrate.errors import ConfigError, DataError
 from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status
+from driftrate.race.code import code_of
 from driftrate.race.contestants import Player, Setup, contestants
 from driftrate.race.models import Floats, Task, errors, losses
 from driftrate.race.sources import Batch, Source, resolve
@@ -129,7 +129,7 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
 
     Example:
         >>> spec = "synthetic:standstill,dim=2,steps=50"
-        >>> cell = Cell(spec, None, None, "linear", 8, "HedgedSGD", "default", 0, spec)
+        >>> cell = Cell(spec, "HedgedSGD", "default", 0, spec, model="linear", batch=8)
         >>> result = play(cell)
         >>> result["status"], result["steps"]
         ('ok', 50)
@@ -160,13 +160,13 @@ def _prepare(cell: Cell) -> tuple[Source, Player]:
     entrants = contestants()
     if cell.method not in entrants:
         raise ConfigError(f"method must be one of {', '.join(entrants)}, got {cell.method!r}")
-    source = resolve(cell.stream, cell.target, cell.time, cell.model, cell.batch)
+    source = resolve(cell.stream, cell)
     if source.fingerprint != cell.fingerprint:
         raise DataError(f"{source.name} has changed since the race began: start the race again")
     contestant = entrants[cell.method]
     setup = Setup(source.make_model(), source.batch, source.steps, cell.seed)
     player = contestant.make(cell.setting, setup)
-    if cell.code not in ("", digest(contestant)):
+    if cell.code not in ("", code_of(contestant)):
         raise DataError(
             f"{cell.method} or a package that it needs is not the one that the race began with: "
             "start the race again, with the same versions on all workers"

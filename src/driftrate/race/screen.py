@@ -51,7 +51,7 @@ def seconds_left(
 
 
 def table(board: Leaderboard, most: int = _MOST_ROWS) -> Table:
-    """Return the standings so far as a table for a terminal."""
+    """Return the placings so far as a table for a terminal."""
     from rich.table import Table
 
     one_stream = len(board.streams) == 1
@@ -59,8 +59,8 @@ def table(board: Leaderboard, most: int = _MOST_ROWS) -> Table:
     for head in ("", "method", "mean rank", "loss" if one_stream else "streams", "a step"):
         shown.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
     losses = {row.method: row for row in board.of(board.streams[0])}
-    standings = board.standings()
-    for place, one in enumerate(standings[:most], 1):
+    placings = board.placings()
+    for place, one in enumerate(placings[:most], 1):
         if one_stream:
             row = losses[one.method]
             last = figures(row.loss) if row.status == "ok" else row.status
@@ -74,8 +74,8 @@ def table(board: Leaderboard, most: int = _MOST_ROWS) -> Table:
             duration(one.seconds_per_step),
             style="bold blue" if one.ours else "",
         )
-    if len(standings) > most:
-        shown.add_row("", f"... and {len(standings) - most} more", "", "", "")
+    if len(placings) > most:
+        shown.add_row("", f"... and {len(placings) - most} more", "", "", "")
     return shown
 
 

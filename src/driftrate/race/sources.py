@@ -13,6 +13,7 @@ import numpy as np
 from driftrate.data import tables
 from driftrate.errors import ConfigError, DataError
 from driftrate.estimate.standard import Standardiser
+from driftrate.race.cell import Reading
 from driftrate.race.models import MODELS, NATURAL, Floats, Labels, Model, Task, make_model
 
 # Batches of small streams are kept, so that the contestants of a race share the preprocessing.
@@ -100,19 +101,13 @@ class Source:
             _cache.popitem(last=False)
 
 
-def resolve(
-    spec: str, target: str | None, time: str | None, model: str | None, batch: int
-) -> Source:
+def resolve(spec: str, reading: Reading) -> Source:
     """Return the stream of a specification.
 
     Args:
         spec: A `.csv` or `.parquet` file; `river:NAME` for a dataset of River; `openml:NAME` for
             one of OpenML; `synthetic:KIND,key=value,...`; or `cytometry`.
-        target: The target column of a file.
-        time: The time column of a file.
-        model: One of `linear`, `logistic`, `softmax` and `mlp`; None or `auto` for the linear model
-            that fits the target.
-        batch: The number of rows in a batch.
+        reading: How to read it; the model may be `auto`, which is None.
 
     Returns:
         The source.
@@ -123,15 +118,14 @@ def resolve(
         MissingDependency: Where a package is needed to read them.
 
     Example:
-        >>> source = resolve("synthetic:spiral,dim=4,steps=50", None, None, None, batch=8)
+        >>> source = resolve("synthetic:spiral,dim=4,steps=50", Reading(batch=8))
         >>> source.task, source.model, source.n_features, source.steps
         ('regression', 'linear', 4, 50)
     """
-    wanted = None if model in (None, "auto") else model
+    target, time, batch = reading.target, reading.time, reading.batch
+    wanted = None if reading.model == "auto" else reading.model
     if wanted is not None and wanted not in MODELS:
-        raise ConfigError(f"model must be one of {', '.join(MODELS)} or auto, got {model!r}")
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ConfigError(f"batch must be an integer >= 1, got {batch!r}")
+        raise ConfigError(f"model must be one of {', '.join(MODELS)} or auto, got {wanted!r}")
     kind, _, rest = spec.partition(":")
     if kind in ("river", "openml", "synthetic", "cytometry") and (target or time):
         raise ConfigError(f"{spec}: target and time are for files; leave them out")

@@ -43,7 +43,7 @@ _DONE = (
 )
 
 
-class Store:
+class CellStore:
     """An SQLite file of results, one row a cell.
 
     A rollback journal, not a write-ahead log: a race commits a few small rows a second, and the
@@ -61,8 +61,8 @@ class Store:
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> cell = Cell("a.csv", "y", None, "linear", 16, "sgd", "default", 0, "ab12")
-        >>> with TemporaryDirectory() as folder, Store(Path(folder) / "race.sqlite") as store:
+        >>> cell = Cell("a.csv", "sgd", "default", 0, "ab12", target="y", model="linear")
+        >>> with TemporaryDirectory() as folder, CellStore(Path(folder) / "race.sqlite") as store:
         ...     store.claim(cell), store.get(cell)
         (True, None)
     """
@@ -107,7 +107,7 @@ class Store:
                     base.execute(statement)
                 base.execute(f"PRAGMA user_version = {_LAYOUT}")
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> CellStore:
         return self
 
     def __exit__(self, *_: object) -> None:

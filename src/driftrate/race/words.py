@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Column, Lead, Leaderboard, Row, Standing
+from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Column, Lead, Leaderboard, Placing, Row
 from driftrate.race.significance import BLOCKS
 
 TEST = (
@@ -75,9 +75,9 @@ def odds(lead: Lead) -> str:
     return f"significant, {p}" if lead.significant else f"not significant, {p}"
 
 
-def _chosen(standings: list[Standing]) -> Standing | None:
+def _chosen(placings: list[Placing]) -> Placing | None:
     """Return the one of ours to speak of: the flagship, or else the best."""
-    ours = [standing for standing in standings if standing.ours]
+    ours = [placing for placing in placings if placing.ours]
     return next((one for one in ours if one.method == FLAGSHIP), ours[0] if ours else None)
 
 
@@ -85,11 +85,11 @@ def overall(board: Leaderboard) -> list[str]:
     """Return the sentences on all streams together."""
     if len(board.streams) < 2:
         return []
-    lines = [_standing_sentence(board, "default", first_order=False)]
-    standings = board.standings()
-    if not standings[0].first_order:
-        lines.append(_standing_sentence(board, "default", first_order=True))
-    ours = _chosen(standings)
+    lines = [_placing_sentence(board, "default", first_order=False)]
+    placings = board.placings()
+    if not placings[0].first_order:
+        lines.append(_placing_sentence(board, "default", first_order=True))
+    ours = _chosen(placings)
     wins = None if ours is None else board.against_constant(ours.method)
     if ours is not None and wins is not None and ours.method != CONSTANT:
         lines.append(
@@ -98,24 +98,24 @@ def overall(board: Leaderboard) -> list[str]:
             "times as high (geometric mean)."
         )
     if board.has_grid:
-        lines.append(_standing_sentence(board, "best", first_order=False))
+        lines.append(_placing_sentence(board, "best", first_order=False))
     return lines
 
 
-def _standing_sentence(board: Leaderboard, column: Column, first_order: bool) -> str:
-    standings = board.standings(column, first_order)
-    leader = standings[0]
+def _placing_sentence(board: Leaderboard, column: Column, first_order: bool) -> str:
+    placings = board.placings(column, first_order)
+    leader = placings[0]
     among = "first-order methods" if first_order else "methods"
     where = "at its default" if column == "default" else "at its best of a small grid, in hindsight"
-    ours = _chosen(standings)
-    best = [one.method for one in standings if one.mean_rank == leader.mean_rank]
+    ours = _chosen(placings)
+    best = [one.method for one in placings if one.mean_rank == leader.mean_rank]
     whose = f"{leader.method} has" if len(best) == 1 else f"{' and '.join(best)} share"
     text = (
-        f"Among {len(standings)} {among}, each {where}, {whose} the best mean rank "
+        f"Among {len(placings)} {among}, each {where}, {whose} the best mean rank "
         f"over {len(board.streams)} streams ({leader.mean_rank:.1f})"
     )
     if ours is not None and ours.method not in best:
-        place = standings.index(ours) + 1
+        place = placings.index(ours) + 1
         text += f"; {ours.method} is {ordinal(place)} ({ours.mean_rank:.1f})"
     return text + "."
 

@@ -1,4 +1,4 @@
-"""The rates: pure rules, free of frameworks, one file a schedule."""
+"""The rates: pure rules, free of frameworks, one file per schedule."""
 
 from driftrate.schedules.base import Estimator, Schedule, Signal, State, register, registry
 from driftrate.schedules.baselines import (

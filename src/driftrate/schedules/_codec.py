@@ -1,4 +1,4 @@
-"""States to JSON and back, bit by bit, with the schedule's name and version on them."""
+"""States to JSON and back, bit by bit, labelled with the schedule's name and version."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def dump(rule: Rule, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(rule: Rule, saved: Mapping[str, Any], like: Any) -> dict[str, Any]:
-    """Return the state, or say in one line why it cannot be loaded."""
+    """Return the state, or raise an error that says in one line why it cannot be loaded."""
     if not isinstance(saved, Mapping) or not {"schedule", "version", "state"} <= saved.keys():
         raise StateError(f"not a saved state of {rule.name}: {str(saved)[:60]!r}")
     if saved["schedule"] != rule.name:

@@ -27,7 +27,7 @@ class Field(NamedTuple):
     bend: Callable[[Array], Array]  # u -> du'/du
 
 
-# The steps of a leg, as shares of it: short at first, where a jump has just begun to act.
+# The steps of a leg, as shares of it: short at first, where a jump changes u fastest.
 _STEPS = 8
 _SHARES = tuple((2 * i + 1) / _STEPS**2 for i in range(_STEPS))
 _SERIES = [1.0 / factorial(k + 4) for k in range(9)]  # φ₄ where |z| < 1/2, to 1e-12
@@ -48,15 +48,15 @@ def flow(xp: Any, v: Array, a: Array, s: Array, cap: float | None, shift: Array)
         shift: γ, >= 0.
 
     Returns:
-        v at the end: its relative error is below 1e-4 for rates up to 1 (6e-5 where a jump crosses
-        the kink), and mostly that of rounding; beyond, it stays finite and non-negative.
+        v at the end. For rates up to 1 its relative error is below 1e-4 (6e-5 where a jump crosses
+        the kink), and mostly that of rounding; for larger rates v stays finite and non-negative.
     """
     u = xp.sqrt(v)
     if cap is None:
         end = _leg(xp, _field(xp, a, s, shift, v < 0.0, 1.0), u, 1.0, v < 0.0)[0]
         return end * end
     room = 1.0 - cap * a
-    binds = room > 0.0  # where not, v / (A v + S) stays below the cap by itself
+    binds = room > 0.0  # elsewhere v / (A v + S) stays below the cap by itself
     edge = xp.sqrt(cap * s / xp.where(binds, room, 1.0))
     above = u >= edge
     before = _field(xp, a, s, shift, binds & above, cap)
@@ -106,7 +106,7 @@ def _leg(
     edge: Array = None,
     above: Array = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Integrate; with an edge, also tell the last point and time before it was crossed, if so."""
+    """Integrate; with an edge, also return the last point and time before it, and if u crossed."""
     reached, elapsed, crossed = u, 0.0 * u, u < 0.0
     for share in _SHARES:
         h = share * span

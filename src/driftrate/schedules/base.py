@@ -18,18 +18,18 @@ Array = Any
 State = dict[str, Any]
 
 
-TRAIL = 0.9  # what the trail of past gradients keeps of itself a step
+TRAIL = 0.9  # the share that the trail of past gradients keeps of itself per step
 
 
 class Signal(NamedTuple):
     """What one step of a learner reveals, every field optional.
 
-    A field is a Python number, or an array of the library that the state lives in (a scalar, or one
-    entry a seed). A record without strings or classes: JAX sees a pytree, torch sees a tuple.
+    A field is a Python number, or an array of the state's library (a scalar, or one entry per
+    seed). The record has no strings or classes: JAX sees a pytree, torch sees a tuple.
 
     Args:
         batch_size: How many samples the step's gradient averages, B_t.
-        shift: The newest revealed shift: γ_{t-1} = ‖θ*_t - θ*_{t-1}‖ when step t's rate is asked.
+        shift: The newest shift revealed: at step t, γ_{t-1} = ‖θ*_t - θ*_{t-1}‖.
         loss: The loss at the current weights.
         loss_shift: How much the loss at the current weights changed by shift alone.
         step_length: The length of the learner's last step, ‖θ_t - θ_{t-1}‖.
@@ -62,7 +62,7 @@ class Signal(NamedTuple):
 class _Domain(NamedTuple):
     low: float  # the smallest value allowed
     positive: bool  # whether `low` itself is excluded
-    supply: str  # how a user gets it
+    supply: str  # how a user supplies it
 
 
 _DOMAINS = {
@@ -83,7 +83,7 @@ _DOMAINS = {
     "trail": _Domain(-inf, False, "⟨gradient, 0.9-decayed sum of those before⟩, 0 at the first"),
 }
 _PLAIN = frozenset({float, int})
-# What the loop below needs of a field, in one look-up: an update costs a microsecond or two.
+# What `update` needs of a field, in one look-up: an update costs a microsecond or two.
 _PLACES = {
     name: (index, _DOMAINS[name].low, _DOMAINS[name].positive)
     for index, name in enumerate(Signal._fields)
@@ -91,7 +91,7 @@ _PLACES = {
 
 
 def map_state(function: Callable[..., Any], state: State, *others: State) -> State:
-    """Return a state of the same keys whose leaves are the function of those of the states."""
+    """Apply a function leaf by leaf to states of the same keys; return the state it gives."""
     return {
         key: map_state(function, leaf, *(other[key] for other in others))
         if isinstance(leaf, dict)
@@ -110,7 +110,7 @@ class Rule(ABC):
 
     A subclass is a frozen dataclass of constants. It says which fields of `Signal` it reads
     (`signals`), what its state starts from (`_start`) and how it steps (`_step`, written once on
-    the array API's names). This class does the rest: checking, broadcasting, guarding, saving.
+    the array API's names). This class checks, broadcasts, guards and saves.
     """
 
     version: ClassVar[int] = 1
@@ -210,9 +210,9 @@ class Rule(ABC):
         """Restore a state.
 
         Args:
-            saved: What `dump` returned, before or after a journey through JSON.
-            like: None to restore the library, dtype and device the state was saved from, or an
-                array that says where to put it instead.
+            saved: What `dump` returned, or the same after a round trip through JSON.
+            like: None to restore the library, dtype and device that the state had, or an array
+                whose library, dtype and device it takes instead.
 
         Returns:
             The state, equal to the saved one bit by bit.
@@ -283,7 +283,7 @@ class Schedule(Rule):
         """Return a configuration for tests, docs and races that enumerate all schedules."""
 
     def reading(self, fields: Collection[str]) -> Schedule:
-        """Return the form of this schedule for a loop that gives no more than these fields."""
+        """Return the form of this schedule for a loop that supplies only these fields."""
         return self
 
 
@@ -327,5 +327,5 @@ def counted(count: Array, xp: Any) -> Array:
 
 
 def real(xp: Any, count: Array, like: Array) -> Array:
-    """Return a counter as a float of the state's own dtype: promotion would choose another."""
+    """Return a counter as a float of the state's own dtype; promotion would choose another."""
     return float(count) if xp is _scalars else xp.astype(count, like.dtype)

@@ -1,4 +1,4 @@
-"""The rates that people use today: none of them listens to the data."""
+"""The rates that people use today: none of them depends on the data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ConstantRate(_Constant):
         0.1
 
     Reference:
-        Robbins and Monro (1951) gave its opposite; under shift it is the one to beat.
+        Robbins and Monro (1951) proposed decaying rates; under shift this is the one to beat.
     """
 
     rate: float
@@ -158,7 +158,7 @@ class CosineRestartRate(_Baseline):
     Args:
         rate: The rate at the start of a cycle.
         period: The number of steps of the first cycle.
-        growth: What a cycle's length is multiplied by at a restart, 1 or more.
+        growth: The factor by which a cycle's length grows at a restart, 1 or more.
         low: The rate that a cycle falls to.
 
     Example:
@@ -251,12 +251,12 @@ class PathLengthRate(_Constant):
 @register
 @dataclass(frozen=True)
 class RestartedRate(_Clocked):
-    r"""Online gradient descent that starts again by the clock, for a known variation budget.
+    r"""Online gradient descent that restarts at fixed times, for a known variation budget.
 
     The horizon is cut into blocks of Δ = ⌈(T/V)^{2/3}⌉ steps; within a block η = D/(G √j) for
-    j = 1, ..., Δ. Besbes et al. hold D/(G √Δ) through a block and move the weights back to a fixed
-    point at its start; a rate cannot move weights, so here it is the decay that restarts, which
-    has the same order.
+    j = 1, ..., Δ. Besbes et al. keep D/(G √Δ) throughout a block and move the weights back to a
+    fixed point at its start. A rate cannot move weights, so here the decay restarts instead, which
+    gives regret of the same order.
 
     Args:
         variation: V, the sum over the run of the largest change of the loss from step to step.

@@ -64,7 +64,7 @@ class ConvexRate(Schedule):
         shift, last = signal.shift, state["rate"]
         low = self._threshold(xp, xp.sqrt(shift) * xp.sqrt(shift + 2.0 * self.diameter), noise)
         high = self._threshold(xp, shift + self.diameter, noise)
-        # No rate is 0 but the one before the first: η_0 = ∞.
+        # A last rate of 0 means that there is none yet: η_0 = ∞.
         last = xp.where(last > 0.0, last, high)
         rate = xp.minimum(xp.maximum(last, low), high)
         return rate, {"rate": rate}

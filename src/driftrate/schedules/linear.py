@@ -31,7 +31,7 @@ class LinearRate(Schedule):
       learner (Minkowski).
     - `"flow"`: the paper's continuous time, v' = (A r² - 2 r) v + S r² + 2 γ √v with
       A = (d + 1)/B, S = σ² d/B, r = min(v/(A v + S), max_rate), integrated accurately over one unit
-      of time a step.
+      of time per step.
     - `"euler"`: Algorithm 1 as printed, ⌈1/kappa⌉ Euler steps of that flow; `"flow"` is its limit
       as kappa → 0. A v that a coarse kappa makes negative is set to 0 (the printed loop turns to
       NaN).
@@ -110,7 +110,7 @@ class LinearRate(Schedule):
         return rate, {"rate": rate, "v": v}
 
     def _best(self, xp: Any, v: Array, a: Array, s: Array) -> Array:
-        """Return min(v / (a v + s), max_rate); without noise and error, the limit 1/a."""
+        """Return min(v / (a v + s), max_rate); where v = s = 0, the limit 1/a."""
         weight = a * v + s
         some = weight > 0.0
         rate = xp.where(some, v / xp.where(some, weight, 1.0), 1.0 / a)

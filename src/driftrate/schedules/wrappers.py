@@ -25,7 +25,7 @@ from driftrate.schedules.linear import LinearRate
 
 @dataclass(frozen=True)
 class Wrapper(Schedule):
-    """The base of wrappers: the inner schedule's signals, its state under `"inner"`."""
+    """The base of wrappers: reads what the inner schedule reads; its state is under `"inner"`."""
 
     schedule: Schedule
 
@@ -103,7 +103,7 @@ class Warmup(Wrapper):
 
     Args:
         schedule: Any schedule.
-        steps: The step from which on the full rate is given, 1 or more.
+        steps: The first step at the full rate, 1 or more.
 
     Example:
         >>> import driftrate as dr
@@ -138,13 +138,13 @@ class Warmup(Wrapper):
 class KnownShifts(Wrapper):
     """Tell a schedule when the shift comes: a launch, a season, a recalibrated sensor.
 
-    At each of the given steps the schedule starts afresh, or, with a `size`, is told that so much
-    shift has come on top of what the signal says, and keeps what it has learned.
+    At each of the given steps the schedule restarts from its initial state. With a `size` it keeps
+    its state instead, and `size` is added to the shift that the signal reports.
 
     Args:
         schedule: Any schedule; one that reads `shift` where `size` is given.
         times: The steps, counted from 1, whose data are the first after a shift.
-        size: The length of the shift, or None to start afresh.
+        size: The length of the shift, or None to restart.
 
     Example:
         >>> import driftrate as dr

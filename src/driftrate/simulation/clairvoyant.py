@@ -1,4 +1,4 @@
-"""Rates that see the oracle: not for use, but what others are measured against."""
+"""Rates that see the oracle: references for other rates, not for use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftrate.streams.target import Standing
 
 
 class Clairvoyant(ABC):
-    """A rule that chooses the rate from the learner's true standing before the batch is drawn."""
+    """A rule that chooses the rate before the batch is drawn, from the true distance to θ*."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The direct sampler: draws every batch. Slow and readable, the exact sampler's twin."""
+"""The direct sampler draws every batch: the slow and readable twin of the exact one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DirectSampler:
     Args:
         stream: The stream.
         backend: Where arrays live and randomness comes from.
-        needs: Which of loss, grad_sq, cross and spread shall be there.
+        needs: Which of loss, grad_sq, cross and spread to measure.
         parts: Into how many parts of equal size batches are cut.
     """
 

@@ -1,4 +1,4 @@
-"""The loop: nature moves, the learner is judged, a batch comes, a rate is chosen, a step taken."""
+"""The loop: nature moves, a batch is drawn, a rate is chosen, regret recorded, a step taken."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from driftrate.streams.backend import Backend
 from driftrate.streams.base import Stream
 from driftrate.streams.target import Standing, Target
 
-Rule = Schedule | Clairvoyant | HedgedSGD
+Learner = Schedule | Clairvoyant | HedgedSGD
 PART_SIGNALS = frozenset({"parts", "cross", "spread"})
 
 
-def needs_of(rule: Rule) -> frozenset[str]:
+def needs_of(rule: Learner) -> frozenset[str]:
     """Return the signals that a rule asks for."""
     return frozenset(rule.signals) if isinstance(rule, Schedule) else frozenset()
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a simulation keeps, beside regret, rates and distances.
+    """What a simulation keeps besides regret, rates and distances.
 
     Args:
-        every: Keep each `every`-th step, and the last; sums stay exact.
+        every: Keep every n-th step, and the last; sums stay exact.
         weights: Keep the trajectory θ_t too, of shape (seeds, kept steps, dim).
         terms: Keep what `Run.upper_bound`, `lower_bound` and `gradient_bound` need.
 
@@ -58,7 +58,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass over the stream leaves: columns (kept steps, lanes, seeds) and last values."""
+    """What a pass over the stream returns: columns (kept steps, lanes, seeds) and last values."""
 
     ledger: Ledger
     diverged_at: Array
@@ -72,13 +72,13 @@ class Engine:
     """One pass over a stream with several rules at once, each a lane; lanes see the same batches.
 
     The state is δ = θ - θ*, of shape (lanes, seeds, dim): the sampler needs nothing else, and in
-    float32 it keeps digits that θ would lose near the target.
+    float32 δ keeps digits near the target that θ would lose.
     """
 
     def __init__(
         self,
         stream: Stream,
-        rules: Sequence[Rule],
+        rules: Sequence[Learner],
         backend: Backend,
         *,
         seeds: int,
@@ -96,16 +96,16 @@ class Engine:
         self.sampler = sampler(stream, backend, self.needs, self.parts)
         lanes = len(rules)
         like = backend.zeros(seeds, scalar=True)
-        # Paired once, because asking an abstract class whose instance a rule is takes long.
+        # Once, because isinstance on an abstract class is slow.
         self._asked = [rule if isinstance(rule, Schedule) else None for rule in rules]
         self.states: list[Any] = [rule and rule.init(like=like) for rule in self._asked]
         self.error = backend.zeros(lanes, seeds, stream.dim)
         self.error += backend.asarray(start)
         self.rates = backend.zeros(lanes, seeds, scalar=True)
         self.step_length = backend.zeros(lanes, seeds, scalar=True)
-        self._trail: Array | None = None  # of past gradients, where a rule asks for it
+        self._trail: Array | None = None  # of past gradients, if a rule reads it
         self.alive = self.rates == 0
-        self._all_alive = backend.host  # a device is never asked
+        self._all_alive = backend.host  # a device is never read back
         self.diverged_at = backend.zeros(lanes, seeds, scalar=True)
         self.culprit = backend.zeros(lanes, seeds, scalar=True)
         self.ledger = Ledger(
@@ -116,7 +116,7 @@ class Engine:
         )
 
     def run(self, steps: Iterable[int]) -> Outcome:
-        """Go through the steps; Ctrl-C ends the pass after the step that it falls into."""
+        """Go through the steps; Ctrl-C ends the pass after the current step."""
         target: Target | None = None
         with np.errstate(all="ignore"), _deferred_interrupt() as interrupted:
             for step in steps:
@@ -170,7 +170,7 @@ class Engine:
         self.ledger.add(values, {"regret": regret, "gradient_regret": gradient_sq})
 
     def _move(self, target: Target, last: Target | None, values: dict[str, Array]) -> Array | None:
-        """Move the target under the learner; return the loss the weights had before it moved."""
+        """Move the target; return the loss of the weights before it moved."""
         xp, before = self.backend.xp, None
         if last is not None and ("loss_shift" in self.needs or self._terms):
             before = Standing(self.stream, last, self.backend, self.error).expected_loss
@@ -186,14 +186,14 @@ class Engine:
     def _mark(self, good: Array, step: int, rates: Array) -> None:
         """Mark seeds whose numbers are not good as diverged.
 
-        On the host they are laid to rest at the target, which keeps every later number finite. On a
-        device nothing is read back: not-a-number runs on, and is masked in what is recorded.
+        On the host they are put on the target, which keeps every later number finite. On a device
+        nothing is read back: NaN goes on, and is masked in what is recorded.
         """
         xp = self.backend.xp
         if self.backend.host and good.all():
             return
         fresh = self.alive & ~good
-        # A rate that is no number is to blame itself, else the one of the step before.
+        # The culprit is a rate that is not finite, else the rate of the step before.
         culprit = xp.where(xp.isfinite(rates), self.rates, rates)
         self.diverged_at = xp.where(fresh, step + 1.0, self.diverged_at)
         self.culprit = xp.where(fresh, culprit, self.culprit)
@@ -238,7 +238,7 @@ class Engine:
         self.rates = rates if self._all_alive else xp.where(self.alive, rates, 0.0)
 
     def _along(self, sample: Sample) -> Array:
-        """Return the product of this step's gradient with the trail, and lengthen the trail."""
+        """Return the product of this step's gradient with the trail, and update the trail."""
         xp, vectors = self.backend.xp, sample.gradient.vectors
         gradient = vectors(self.error) if callable(vectors) else vectors
         if self._trail is None:
@@ -258,7 +258,7 @@ class Engine:
             before = error + 0.0
         sample.gradient.descend(error, self.rates)
         if backend.host and not self._all_alive:
-            error[~self.alive] = 0.0  # a gradient that is no number stays one at rate 0
+            error[~self.alive] = 0.0  # NaN times a rate of 0 is NaN
         if self.project is not None:
             error[...] = self.project(error + target.oracle) - target.oracle
         if before is not None:
@@ -269,7 +269,7 @@ class Engine:
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[list[int]]:
-    """Turn Ctrl-C into an entry of the list, so that no step is left half done."""
+    """Collect Ctrl-C in a list, so that no step is left half done."""
     caught: list[int] = []
     if current_thread() is not main_thread():
         yield caught

@@ -19,7 +19,7 @@ _BLOCK = 1 << 20  # samples held at a time
 
 
 class Axis(NamedTuple):
-    """A unit vector x Aᵀδ + y Aᵀθ° of the span that residuals see; zero where it does not exist."""
+    """A unit vector x Aᵀδ + y Aᵀθ° of the span that residuals depend on; zero if there is none."""
 
     error: Array | None  # x
     truth: Array | None  # y
@@ -27,7 +27,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Residuals:
-    """What a batch of k parts is, seen from the span."""
+    """The residuals of a batch of k parts, and its components in the span."""
 
     axes: list[Axis]
     norms_sq: Array  # ‖r_j‖² of part j, (lanes, seeds, k)
@@ -49,10 +49,10 @@ class Law(ABC):
 
 
 class LinearLaw(Law):
-    """Linear regression: a chi-square and a normal a part.
+    """Linear regression: a chi-square and a normal per part.
 
     r_i = <w_i, Aᵀδ> - ε_i ~ N(0, τ) with τ = D² + σ², D = ‖Aᵀδ‖, so ‖r‖² = τ χ²_b; given r, the
-    component of w_i along δ is (D/τ) r_i + (σ/√τ) N(0, 1), so that the gradient's is
+    component of w_i along δ is (D/τ) r_i + (σ/√τ) N(0, 1), so that of the gradient is
     (D χ² + σ χ N(0, 1))/b.
     """
 
@@ -75,12 +75,12 @@ class LinearLaw(Law):
 
 
 class ModelLaw(Law):
-    """A generalised linear model: two normals a sample, whatever the noise inside the link.
+    """A generalised linear model: two normals per sample, with or without noise in the link.
 
-    The residual sees a sample through two predictors: the labels', <w, Aᵀθ°> + ε = S q_1, and the
-    learner's, A q_1 + C q_2 with q_2 independent of q_1. What the components of w along θ° and
-    beside it have that neither q shows is one more normal, q_3, of which the residuals know
-    nothing: weighted by them it adds up to ‖r‖ N(0, 1) without being drawn for every sample.
+    The residual depends on two predictors: the labels', <w, Aᵀθ°> + ε = S q_1, and the learner's,
+    A q_1 + C q_2 with q_2 independent of q_1. The components of w along θ° and across it hold one
+    more normal, q_3, independent of both and so of the residuals: its sum weighted by them is
+    ‖r‖ N(0, 1), and it is not drawn for every sample.
     """
 
     rank = 2
@@ -94,10 +94,10 @@ class ModelLaw(Law):
         signal = target.signal + backend.zeros(1, 1, scalar=True)
         truth, total = xp.sqrt(signal), xp.sqrt(signal + sigma**2)
         inverse = _reciprocal(xp, truth)
-        # θ = δ + cθ°: along the truth a/s° + c s°, beside it what δ has beside it.
+        # θ = δ + cθ°: along the truth a/s° + c s°, across it the component of δ across it.
         error_along = standing.alignment * inverse
         beside_sq = standing.excess_sq - error_along * error_along
-        # Below the rounding of the inner products δ is taken to be parallel to θ°.
+        # Within the rounding of the inner products δ is taken to be parallel to θ°.
         floor = (1e-11 if backend.dtype == backend.real else 1e-5) * standing.excess_sq
         beside = xp.sqrt(xp.where(beside_sq > floor, beside_sq, 0.0))
         beside_inverse = _reciprocal(xp, beside)
@@ -125,7 +125,7 @@ class ModelLaw(Law):
         shape: tuple[int, int],
         with_loss: bool,
     ) -> tuple[Array, Array, Array, Array | None]:
-        """Draw the samples, so many at a time, and add up r², r q_1, r q_2 and the loss."""
+        """Draw the samples in chunks, and add up r², r q_1, r q_2 and the loss."""
         backend, stream = self.backend, self.stream
         xp, (parts, part) = backend.xp, shape
         lanes, seeds = standing.error.shape[:2]
@@ -155,7 +155,7 @@ def _reciprocal(xp: Any, values: Array) -> Array:
 
 
 class ExactSampler:
-    """Draws batch gradients in O(dim): what residuals see, and an isotropic rest.
+    """Draws batch gradients in O(dim): components that residuals depend on, an isotropic rest.
 
     Write w_i for the whitened samples. Given the residuals r and the components of the w_i in the
     span, the components outside are still standard normal and independent, so their sum weighted
@@ -164,7 +164,7 @@ class ExactSampler:
     Args:
         stream: The stream.
         backend: Where arrays live and randomness comes from.
-        needs: Which of loss, grad_sq, cross and spread shall be there.
+        needs: Which of loss, grad_sq, cross and spread to measure.
         parts: Into how many parts of equal size batches are cut.
     """
 
@@ -229,7 +229,7 @@ class ExactSampler:
         return Sample(gradient, residuals.loss, grad_sq, cross, spread)
 
     def _anisotropic(self, standing: Standing, residuals: Residuals) -> Sample:
-        """Draw part by part: norms in another metric than the identity need the vectors."""
+        """Draw part by part: with Σ ≠ I the norms of the parts need their vectors."""
         backend, axes, parts = self._backend, residuals.axes, self._parts
         xp, target = backend.xp, standing.target
         part = target.batch_size // parts
@@ -259,7 +259,7 @@ class ExactSampler:
 
 
 def _over_parts(reduce: Callable[..., Array], values: Array) -> Array:
-    """Sum or average over the parts, without a pass if there is but one."""
+    """Sum or average over the parts; a single part is returned as it is."""
     return values[..., 0] if values.shape[-1] == 1 else reduce(values, axis=-1)
 
 
@@ -275,7 +275,7 @@ def _exists(axis: Axis) -> Array:
 def _weights(
     axes: list[Axis], inside: list[Array], noise: Array, components: list[Array]
 ) -> tuple[Array, Array | None]:
-    """Return the gradient's coefficients on δ and θ°, in place of the noise's components there."""
+    """Return the coefficients on δ and θ° that replace the noise's components in the span."""
     on_error, on_truth = 0.0, None
     for axis, own, there in zip(axes, inside, components, strict=True):
         weight = own - noise * there

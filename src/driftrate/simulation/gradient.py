@@ -1,4 +1,4 @@
-"""A step's batch gradient: as vectors, or as the few numbers that combine vectors already there."""
+"""A step's batch gradient: as vectors, or as coefficients of vectors that exist already."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Explicit:
 
 @dataclass(frozen=True)
 class Combination:
-    """Gradients error * δ + truth * θ° + noise * z: three numbers a seed, z shared by lanes."""
+    """Gradients error * δ + truth * θ° + noise * z: three numbers per seed, z shared by lanes."""
 
     backend: Backend
     error: Array
@@ -43,7 +43,7 @@ class Combination:
         return out if self.truth is None else out + small(self.truth) * self.parameter
 
     def descend(self, error: Array, rate: Array) -> None:
-        """Subtract rate * g from δ in place; the normals may be used up."""
+        """Subtract rate * g from δ in place; the normals may be overwritten."""
         small = self.backend.small
         error *= small(1 - rate * self.error)
         self.backend.add_scaled(error, small(-rate * self.noise), self.normals)
@@ -53,7 +53,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a batch gives: its gradient, and the measurements asked for, of shape (lanes, seeds)."""
+    """A batch's gradient, and the measurements asked for, of shape (lanes, seeds)."""
 
     gradient: Explicit | Combination
     loss: Array | None = None

@@ -1,4 +1,4 @@
-"""The ledger: adds up regret and keeps columns of what happened, all steps or every few."""
+"""The ledger adds up regret and keeps columns of values, at every step or every n-th."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from driftrate.schedules.base import Array
 class Ledger:
     """Running sums, and columns of values at the steps that are kept.
 
-    Sums are exact at the kept steps whatever is skipped between them. Memory is one array a column,
-    allocated when the column first appears.
+    Sums are exact at the kept steps whatever is skipped between them. Memory is one array per
+    column, allocated when the column first appears.
 
     Args:
-        steps: How many steps will come.
-        every: Keep each `every`-th step, and the last.
+        steps: The number of steps.
+        every: Keep every n-th step, and the last.
         zeros: Makes a column of zeros: the kept steps, then the axes of one value.
-        shape: The axes of a value that is smaller, such as one number for all seeds.
+        shape: The axes to which smaller values, such as one number for all seeds, are broadcast.
 
     Example:
         >>> import numpy as np
@@ -44,11 +44,11 @@ class Ledger:
         self.kept: list[int] = []
 
     def add(self, values: Mapping[str, Array], sums: Mapping[str, Array]) -> None:
-        """Close one step: keep `values` if it is its turn, and add `sums` up.
+        """Close one step: add up `sums`, and keep `values` if the step is kept.
 
         Args:
-            values: One value a column.
-            sums: One summand a column of running sums.
+            values: One value per column.
+            sums: One summand per column of running sums.
         """
         self._step += 1
         for name, value in sums.items():

@@ -9,7 +9,7 @@ from driftrate.streams.backend import Backend
 
 
 def cross_and_spread(xp: Any, mean_sq: Array, parts_sq: Array, parts: int) -> tuple[Array, Array]:
-    """Return what k part gradients g_j with the mean g say of signal and noise.
+    """Return the signal and the noise that k part gradients g_j with the mean g show.
 
         cross  = mean of <g_i, g_j> over i ≠ j = (k² ‖g‖² - Σ ‖g_j‖²)/(k (k - 1)),
         spread = Σ ‖g_j - g‖²/(k (k - 1))      = (Σ ‖g_j‖² - k ‖g‖²)/(k (k - 1)).
@@ -36,10 +36,10 @@ def cross_and_spread(xp: Any, mean_sq: Array, parts_sq: Array, parts: int) -> tu
 def outside_sq(backend: Backend, norms_sq: Array, tail: Array, freedom: Array, least: int) -> Array:
     """Draw Σ_j R_j² ‖ξ_j‖² given ξ = Σ_j (R_j/R) ξ_j, for k independent ξ_j ~ N(0, I_m).
 
-    Stack the ξ_j as rows of Ξ. An orthogonal map Q of the rows whose first row is R_j/R leaves
-    the law alone, so Ξ = Qᵀ [ξ; H] with H a (k-1) x m matrix of normals independent of ξ. Seen in
-    a basis of R^m that starts with ξ/‖ξ‖, H is a column of normals and, beside it, a matrix that
-    norms see through its Bartlett factor: a triangle of normals with chi-squares on the diagonal.
+    Stack the ξ_j as rows of Ξ. An orthogonal map Q of the rows, whose first row is R_j/R, does not
+    change their law, so Ξ = Qᵀ [ξ; H] with H a (k-1) x m matrix of normals independent of ξ. In a
+    basis of R^m that starts with ξ/‖ξ‖, H is a column of normals and a matrix of which the norms
+    need only the Bartlett factor: a triangle of normals with roots of chi-squares on the diagonal.
     That is k(k+1)/2 numbers instead of k m.
 
     Args:
@@ -47,8 +47,8 @@ def outside_sq(backend: Backend, norms_sq: Array, tail: Array, freedom: Array, l
         norms_sq: R_j², of shape (lanes, seeds, k).
         tail: ‖ξ‖, of shape (lanes, seeds).
         freedom: m, of shape (lanes, seeds).
-        least: The smallest value that m can take; it and it alone shapes what is drawn, so that
-            lanes can share the draws.
+        least: The smallest value that m can take; only it decides what is drawn, so that lanes
+            can share the draws.
 
     Returns:
         An array of shape (lanes, seeds).
@@ -72,7 +72,7 @@ def outside_sq(backend: Backend, norms_sq: Array, tail: Array, freedom: Array, l
     out = spun(-tail, beside)
     nothing = xp.zeros_like(tail)
     for column in range(parts - 1):
-        # m differs between lanes only where a learner sits on a special point; the base is shared
+        # m differs between lanes only where a learner is on a special point: lanes share the base,
         # and squares of normals make up the difference.
         base = max(least - 1 - column, 0)
         square = backend.chisquare(float(base), seeds) + nothing

@@ -12,7 +12,7 @@ from driftrate.streams.backend import Backend
 from driftrate.streams.base import Stream
 from driftrate.streams.target import Standing, Target
 
-_BLOCK = 1 << 21  # numbers of a batch held at a time
+_BLOCK = 1 << 21  # numbers of a batch in memory at a time
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class PoolSample:
 class ExactPoolSampler:
     """Draws the joint law of the gradients at n points in O(n² (B + dim)), never the batch.
 
-    The residuals at all points see the whitened samples w_i through the span of Aᵀθ° and of all
-    Aᵀθ_k. With an orthonormal basis Q of it, q_i = Qᵀw_i are standard normal; they and the noise
-    give the residual matrix r (B x n). Outside the span the w_i are independent of r, so that
-    Σ_i w_i r_i there is a matrix normal: with RᵀR = rᵀr and Z standard normal,
+    The residuals at all points depend on the whitened samples w_i only through the span of Aᵀθ°
+    and all Aᵀθ_k. With an orthonormal basis Q of it, q_i = Qᵀw_i are standard normal; they and the
+    noise give the residual matrix r (B x n). Outside the span the w_i are independent of r, so
+    that Σ_i w_i r_i is matrix normal there: with RᵀR = rᵀr and Z standard normal,
 
         A [Q qᵀr + (I - QQᵀ) Z R] / B
 
@@ -79,14 +79,14 @@ class ExactPoolSampler:
         return PoolSample(loss / batch, gradients)
 
     def _span(self, target: Target, points: Array) -> tuple[Array, Array, Array]:
-        """Return an orthonormal basis, and in it the truth (rank) and the points (rank, n)."""
+        """Return an orthonormal basis, and the truth (rank) and the points (rank, n) in it."""
         xp, centre = self._backend.xp, points[..., :1, :]
         whitened = target.covariance.whiten(
             xp.concat([centre, points[..., 1:, :] - centre], axis=-2)
         )
         truth = _own(target.whitened)[..., None, :] + 0.0 * whitened[..., :1, :]
         rows = xp.concat([truth, whitened], axis=-2)
-        # Unit rows, so that points a hair apart keep their directions.
+        # Unit rows, so that points very close to each other keep their directions.
         norm = xp.sqrt(xp.vecdot(rows, rows))[..., None]
         rows = rows / xp.where(norm > 0, norm, 1.0)
         basis, r = xp.linalg.qr(xp.matrix_transpose(rows))
@@ -138,14 +138,14 @@ def _labels(stream: Stream, backend: Backend, predictor: Array) -> Array:
 
 
 class PoolEngine(Engine):
-    """The loop for one pool: the learner that is judged is the mixture.
+    """The loop for one pool: the learner, whose regret counts, is the mixture.
 
     Args:
         stream: The stream.
         pool: The pool.
         backend: Where arrays live and randomness comes from.
         exact: Whether to draw gradients from their joint law.
-        **options: Those of `Engine`.
+        **options: The options of `Engine`.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class PoolEngine(Engine):
         return self._pool_sampler.draw(standing.target, self._pool.members(self._state))
 
     def _choose(self, step: int, standing: Standing, sample: Any, loss_shift: Array) -> None:
-        """Take the pool's step; the rate is its share-weighted one."""
+        """Take the pool's step; its rate is the share-weighted mean of its copies'."""
         backend, pool = self.backend, self._pool
         self._state = pool.update(
             self._state, sample.losses, sample.gradients, project=self.project

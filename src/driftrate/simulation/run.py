@@ -1,4 +1,4 @@
-"""A finished simulation: regret, rates and what bounds need, to and from Parquet, as a plot."""
+"""A finished simulation: regret, rates and terms of the bounds; saved to Parquet, or drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Terms:
-    """What the regret bounds need beside the run itself, each of shape (seeds, steps).
+    """What the regret bounds need besides the run itself, each of shape (seeds, steps).
 
     Args:
         loss: ℓ̄_t(θ_t).
@@ -184,7 +184,7 @@ class Run:
         return self.terms
 
     def to_parquet(self, path: str | PathLike[str]) -> None:
-        """Write the run, one row a seed and kept step.
+        """Write the run, one row per seed and kept step.
 
         Args:
             path: The file to write.
@@ -289,7 +289,7 @@ _COLUMNS = ("regret", "step_regret", "gradient_regret", "rates", "distance", "sh
 
 
 def _ahead(values: Floats) -> Floats:
-    """Return per-step values that are revealed a step later, 0 for the last step."""
+    """Return the values of the next step, 0 after the last: shifts are revealed a step late."""
     return np.concatenate([values[:, 1:], np.zeros_like(values[:, :1])], axis=1)
 
 

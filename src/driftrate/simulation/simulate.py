@@ -1,4 +1,4 @@
-"""The one function of the simulator."""
+"""The simulator's one public function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
 from driftrate.schedules.base import Schedule
 from driftrate.simulation.clairvoyant import Clairvoyant
-from driftrate.simulation.engine import PART_SIGNALS, Engine, Outcome, Record, Rule, needs_of
+from driftrate.simulation.engine import PART_SIGNALS, Engine, Learner, Outcome, Record, needs_of
 from driftrate.simulation.pool import PoolEngine
 from driftrate.simulation.run import Run, Terms
 from driftrate.streams.backend import Backend, make_backend
@@ -38,17 +38,17 @@ class _Options(TypedDict, total=False):
 
 @overload
 def simulate(
-    stream: Stream, schedule: Rule, seeds: int = ..., **options: Unpack[_Options]
+    stream: Stream, schedule: Learner, seeds: int = ..., **options: Unpack[_Options]
 ) -> Run: ...
 @overload
 def simulate(
-    stream: Stream, schedule: Sequence[Rule], seeds: int = ..., **options: Unpack[_Options]
+    stream: Stream, schedule: Sequence[Learner], seeds: int = ..., **options: Unpack[_Options]
 ) -> list[Run]: ...
 
 
 def simulate(
     stream: Stream,
-    schedule: Rule | Sequence[Rule],
+    schedule: Learner | Sequence[Learner],
     seeds: int = 32,
     *,
     seed: int = 0,
@@ -66,19 +66,19 @@ def simulate(
 
         θ_{t+1} = Π(θ_t - η_t g_t),    regret_t = ℓ̄_t(θ_t) - ℓ̄_t(θ*_t),
 
-    with the expected losses exact. `"exact"` draws g_t from its distribution without ever drawing
-    the batch, in O(dim) a step for linear regression and O(dim + B_t) else; `"direct"` draws it.
+    where expected losses are exact. `"exact"` draws g_t from its distribution without ever drawing
+    the batch, in O(dim) per step for linear regression and O(dim + B_t) else; `"direct"` draws it.
 
-    All seeds run at once, and so do all schedules of a list: those see the same batches, and each
-    comes out as if it had run alone (a pool does run alone: its copies share batches of their own).
-    The schedule is handed the signals that it declares: the
-    batch size, the true shift γ_{t-1}, the batch loss, the change of the expected loss by shift
-    alone, the last step's length, ‖g_t‖², and the parts' cross and spread.
+    All seeds run at once, and so do all schedules of a list: these see the same batches, and each
+    has the result that it would have alone (a pool runs alone, on batches of its own). A schedule
+    gets the signals that it declares: the batch size, the true shift γ_{t-1}, the batch loss, the
+    change of the expected loss by shift alone, the last step's length, ‖g_t‖², the trail, and the
+    parts' cross and spread.
 
     Args:
         stream: The stream.
-        schedule: A schedule, a `HedgedSGD`, a `Clairvoyant` rule, or a list of them. Of a pool the
-            regret is the mixture's, and the rate the share-weighted one.
+        schedule: A schedule, a `HedgedSGD`, a `Clairvoyant` rule, or a list of them. The regret of
+            a pool is its mixture's, its rate the share-weighted mean.
         seeds: How many independent runs.
         seed: The generator's seed.
         method: `"exact"` or `"direct"`.
@@ -94,7 +94,7 @@ def simulate(
         progress: Show a progress bar.
 
     Returns:
-        A `Run`, or a list of them for a list. Ctrl-C returns what is done.
+        A `Run`, or a list of them for a list. Ctrl-C returns the steps that are done.
 
     Example:
         >>> import driftrate as dr
@@ -110,7 +110,7 @@ def simulate(
         Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 2.
     """
     single = isinstance(schedule, Schedule | Clairvoyant | HedgedSGD)
-    rules: list[Rule] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
+    rules: list[Learner] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
     _check(stream, rules, seeds, method, project, parts, record)
     begin = _start(start, seeds, stream.dim)
     runs: dict[int, Run] = {}
@@ -139,7 +139,7 @@ def simulate(
 
 def _check(
     stream: Stream,
-    rules: list[Rule],
+    rules: list[Learner],
     seeds: int,
     method: str,
     project: Projection | None,
@@ -188,10 +188,10 @@ def _start(start: npt.ArrayLike, seeds: int, dim: int) -> npt.NDArray[np.float64
     return array
 
 
-def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
-    """Return which rules can share a pass so that each comes out as if it had run alone.
+def _passes(stream: Stream, rules: list[Learner]) -> list[list[int]]:
+    """Return which rules can share a pass so that each has the result that it would have alone.
 
-    Adaptive nature faces every learner by itself, cutting batches changes what is drawn, and so
+    Adaptive nature responds to one learner, cutting batches into parts changes the draws, and so
     does asking for gradients at many points.
     """
     if stream.nature.adaptive:
@@ -204,24 +204,24 @@ def _passes(stream: Stream, rules: list[Rule]) -> list[list[int]]:
     return [group for group in groups if group] + alone
 
 
-def _engine(stream: Stream, members: list[Rule], place: Backend, **options: Any) -> Engine:
+def _engine(stream: Stream, members: list[Learner], place: Backend, **options: Any) -> Engine:
     if isinstance(members[0], HedgedSGD):
         return PoolEngine(stream, members[0], place, **options)
     return Engine(stream, members, place, **options)
 
 
-def _steps(steps: int, rules: list[Rule], progress: bool) -> Iterable[int]:
+def _steps(steps: int, rules: list[Learner], progress: bool) -> Iterable[int]:
     if not progress:
         return range(steps)
     try:
         from rich.progress import track
     except ImportError as error:
-        raise MissingDependency("progress needs rich: pip install driftrate[paper]") from error
+        raise MissingDependency("progress needs rich: pip install 'driftrate[paper]'") from error
     return track(range(steps), description=", ".join(rule.name for rule in rules))
 
 
-def _collect(stream: Stream, rule: Rule, backend: Backend, outcome: Outcome, lane: int) -> Run:
-    """Bring one lane to the host."""
+def _collect(stream: Stream, rule: Learner, backend: Backend, outcome: Outcome, lane: int) -> Run:
+    """Copy one lane to the host."""
     ledger = outcome.ledger
 
     def column(name: str) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Where arrays live and randomness comes from: NumPy on the host, torch on any device."""
+"""Arrays and random numbers: NumPy on the host, torch on any device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DTYPES = ("float32", "float64")
 class Backend(ABC):
     """One array library, one device, one generator.
 
-    Vectors of weights and single samples have the chosen precision (`dtype`); the few numbers that
-    each seed has are float64 always, so that float32 costs accuracy only where it saves time.
+    Weights and samples have the chosen precision (`dtype`); the few numbers per seed are always
+    float64, so that float32 costs accuracy only where it saves time.
     """
 
     xp: Any
     dtype: Any
     real: Any  # float64 of the library
-    host: bool = False  # whether values can be looked at without waiting for a device
+    host: bool = False  # whether values can be read without waiting for a device
 
     @abstractmethod
     def asarray(self, values: Array, *, scalar: bool = False) -> Array:
-        """Return the values on the device, as weights or (`scalar`) as one number a seed."""
+        """Return the values on the device, as weights or (`scalar`) as one number per seed."""
 
     @abstractmethod
     def zeros(self, *shape: int, scalar: bool = False) -> Array:
@@ -49,7 +49,7 @@ class Backend(ABC):
 
     @abstractmethod
     def chisquare(self, freedom: float, *shape: int) -> Array:
-        """Return chi-squares in float64; zeros if the freedom is 0."""
+        """Return chi-squares in float64; zeros for 0 degrees of freedom."""
 
     @abstractmethod
     def uniform(self, *shape: int) -> Array:
@@ -85,7 +85,7 @@ class Backend(ABC):
 class NumpyBackend(Backend):
     """NumPy with the SFC64 generator, the fastest of NumPy's for normals."""
 
-    # NumPy speaks the array API by itself from 2.1 on, without the cost of a wrapper a call.
+    # From 2.1 on NumPy follows the array API itself, without the cost of a wrapper per call.
     xp = np if np.lib.NumpyVersion(np.__version__) >= "2.1.0" else np_compat
     real = np.float64
     host = True
@@ -130,7 +130,7 @@ class NumpyBackend(Backend):
         return np.where(mean < 1e18, counts, np.inf)
 
     def add_scaled(self, out: Array, factor: Array, normals: Array) -> None:
-        """Add factor * normals in place: without a temporary for the last lane, often the only."""
+        """Add factor * normals in place; the last lane, often the only one, takes no temporary."""
         for lane in range(len(out) - 1):
             out[lane] += factor[lane] * normals
         normals *= factor[-1]
@@ -146,7 +146,7 @@ class NumpyBackend(Backend):
 
 
 class TorchBackend(Backend):
-    """Torch with a generator on the device; nothing in it reads a value back to the host."""
+    """Torch with a generator on the device; no value is read back to the host."""
 
     def __init__(self, seed: int, dtype: str, device: Any) -> None:
         try:
@@ -194,7 +194,7 @@ class TorchBackend(Backend):
         if freedom == 0:
             return self.zeros(*shape, scalar=True)
         half = self._torch.full(shape, 0.5 * freedom, dtype=self.real, device=self.device)
-        # The public torch.distributions.Gamma takes no generator; this is what it calls.
+        # The public torch.distributions.Gamma takes no generator; it calls this function.
         return 2 * self._torch._standard_gamma(half, generator=self._generator)
 
     def uniform(self, *shape: int) -> Array:

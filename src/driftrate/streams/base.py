@@ -1,4 +1,4 @@
-"""Streams with normal covariates, whose labels see x only through <x, θ°_t>."""
+"""Streams with normal covariates, whose labels depend on x only through <x, θ°_t>."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Stream(ABC):
         """Return E[r² ‖x‖²] of one sample, r the residual."""
 
     def scale(self, xp: Any, signal: Array, total: Array) -> Array:
-        """Return c of the oracle θ* = c θ°; 1 unless noise makes the model a wrong one."""
+        """Return c of the oracle θ* = c θ°; 1 unless noise makes the model misspecified."""
         return xp.ones_like(signal)
 
     def offset(self, target: Target) -> Array:
@@ -84,7 +84,7 @@ class Stream(ABC):
         """Return ℓ̄_t(θ) - ℓ̄_t(θ*), the regret of one step."""
         target = standing.target
         excess = standing.potential - target.floor - target.slope * standing.alignment
-        return standing.backend.positive(excess)  # rounding can fall below
+        return standing.backend.positive(excess)  # rounding can make it negative
 
     def gradient_sq(self, standing: Standing) -> Array:
         """Return ‖∇ℓ̄_t(θ)‖²."""
@@ -101,9 +101,9 @@ class Stream(ABC):
 
         Args:
             step: The step, from 0.
-            backend: Where its arrays shall live.
-            last: The target one step before, None at the first.
-            weights: The learner's weights θ_t, for adaptive nature alone.
+            backend: Where its arrays are put.
+            last: The target one step before; None at the first step.
+            weights: The learner's weights θ_t; only adaptive nature reads them.
 
         Returns:
             The target.
@@ -186,7 +186,7 @@ class Stream(ABC):
 
     @cached_property
     def _table(self) -> list[tuple[float, ...]] | None:
-        """Signal, scale, slope, floor and shift of every step, where the learner has no say."""
+        """Signal, scale, slope, floor and shift of every step, where the path is fixed."""
         if not isinstance(self.nature, FixedPath) or not self._still:
             return None
         path, signal, shift = self.nature.path, np.empty(self.steps), np.zeros(self.steps)

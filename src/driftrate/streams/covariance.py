@@ -22,7 +22,7 @@ class Covariance(ABC):
 
     @abstractmethod
     def whiten(self, vectors: Array) -> Array:
-        """Return Aᵀv: what v weighs the independent normals with."""
+        """Return Aᵀv, the weights of the independent normals in <x, v>."""
 
     @abstractmethod
     def colour(self, vectors: Array) -> Array:

@@ -22,10 +22,10 @@ class LinearStream(Stream):
 
     Args:
         path: θ*_t, an array of shape (steps, dim), or a `Nature`.
-        batch_size: B_t, a number or an array of one a step.
+        batch_size: B_t, a number or an array with one per step.
         noise_std: The deviation σ of ε.
-        covariance: Σ: None for the identity, a `Covariance`, or one a step (a list, or a function
-            of the step) for covariate shift.
+        covariance: Σ: None for the identity, a `Covariance`, or one per step (a list, or a
+            function of the step) for covariate shift.
 
     Example:
         >>> from driftrate.streams import LinearStream, spiral
@@ -63,7 +63,7 @@ class LinearStream(Stream):
         return 0.5 * variance, xp.ones_like(variance)
 
     def offset(self, target: Target) -> Array:
-        """Return what the expected loss has beside the weights."""
+        """Return the part of the expected loss that does not depend on the weights."""
         return 0.5 * target.total
 
     def excess(self, standing: Standing) -> Array:

@@ -16,22 +16,22 @@ from driftrate.streams.target import Standing
 
 
 def _sigmoid(xp: Any, x: Array) -> Array:
-    return 1 / (1 + xp.exp(-x))  # an overflow to infinity gives the right 0; tanh is 4 times slower
+    return 1 / (1 + xp.exp(-x))  # exp may overflow, which gives the right 0; tanh is 4 times slower
 
 
 class LogisticStream(Stream):
     """Logistic regression with the loss log(1 + e^p) - y p, p = <x, θ> (Section 6.1).
 
-    Labels are soft, y = sigmoid(<x, θ°_t> + ε), or drawn with that chance. Noise inside the sigmoid
-    makes the minimiser of the expected loss a shrunken θ*_t = c θ°_t; regret is taken against it.
+    Labels are soft, y = sigmoid(<x, θ°_t> + ε), or drawn with that probability. Noise inside the
+    sigmoid shrinks the minimiser of the expected loss to θ*_t = c θ°_t; regret is taken against it.
 
     Args:
         path: θ°_t, an array of shape (steps, dim), or a `Nature`.
-        batch_size: B_t, a number or an array of one a step.
+        batch_size: B_t, a number or an array with one per step.
         noise_std: The deviation of ε, inside the sigmoid.
-        labels: `"soft"` for the chances themselves, `"bernoulli"` for zeros and ones.
-        covariance: Σ: None for the identity, a `Covariance`, or one a step (a list, or a function
-            of the step) for covariate shift.
+        labels: `"soft"` for the probabilities themselves, `"bernoulli"` for zeros and ones.
+        covariance: Σ: None for the identity, a `Covariance`, or one per step (a list, or a
+            function of the step) for covariate shift.
 
     Example:
         >>> import numpy as np
@@ -86,12 +86,12 @@ class LogisticStream(Stream):
     def second_moment(self, standing: Standing) -> Array:
         """Return E[r² ‖x‖²] by a rule in the plane of <x, θ> and <x, θ°> + ε.
 
-        With both as rows of a map b from two standard normals q, and E[r²ww'] = E r² I + b-weighted
-        E[r²(qq' - I)] on their span, the trace needs E r² and E[r²(q_i q_j - δ_ij)] alone.
+        Both are linear in two standard normals q. E[r²ww'] is E r² I, plus E[r²(qq' - I)] on the
+        span of θ and θ°. So the trace needs only E r² and E[r²(q_i q_j - δ_ij)].
         """
         xp, t = standing.backend.xp, standing.target
         q1, q2, weight = plane_rule(xp, standing.variance)
-        # q1 along the labels' predictor, q2 along what is left of the learner's.
+        # q1 along the labels' predictor, q2 along the rest of the learner's.
         deviation = xp.sqrt(t.total + 0 * standing.variance)
         covariance = standing.alignment + t.scale * t.signal
         first = _divide(xp, covariance, deviation)
@@ -103,8 +103,8 @@ class LogisticStream(Stream):
         m11 = xp.sum(weight * square * (q1 * q1 - 1), axis=-1)
         m12 = xp.sum(weight * square * (q1 * q2), axis=-1)
         m22 = xp.sum(weight * square * (q2 * q2 - 1), axis=-1)
-        # The span's unit vectors without the noise's coordinate: e1 = θ°/deviation,
-        # e2 = (θ - first e1)/left; their coloured inner products weigh the moments.
+        # The span's unit vectors without the noise's coordinate, e1 = θ°/deviation and
+        # e2 = (θ - first e1)/left: their coloured inner products are the moments' weights.
         dd, dp, pp = standing.coloured
         own_p = dp + t.scale * pp
         own = dd + 2 * t.scale * dp + t.scale**2 * pp

@@ -1,4 +1,4 @@
-"""Nature: who moves the target. A fixed path, one made as it goes, or one that sees the learner."""
+"""Nature moves the target: along a fixed path, row by row, or in response to the learner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftrate.schedules.base import Array
 class Nature(ABC):
     """Chooses the target's position at each step; a rule without hidden state.
 
-    A subclass says `steps` and `dim`. If it is `adaptive` it is shown the learner's weights θ_t, of
+    A subclass sets `steps` and `dim`. If it is `adaptive` it sees the learner's weights θ_t, of
     shape (..., seeds, dim), before step t, and each seed then has a target of its own. The paper
     allows this: θ*_t may depend on all batches up to t-1 (Section 2).
     """
@@ -32,8 +32,8 @@ class Nature(ABC):
 
         Args:
             step: The step, from 0.
-            previous: The position one step before; None at step 0 and for what is not adaptive.
-            weights: The learner's weights; None for what is not adaptive.
+            previous: The position one step before; None at step 0, or if nature is not adaptive.
+            weights: The learner's weights; None if nature is not adaptive.
 
         Returns:
             A vector (dim,), or an array in the shape of `weights`.
@@ -59,7 +59,7 @@ class FixedPath(Nature):
             raise ConfigError(f"path must have shape (steps, dim), got {array.shape}")
         if array.dtype.kind != "f":
             array = array.astype(np.float64)
-        # A row's sum is finite exactly if its entries are, short of overflow: no boolean copy.
+        # A row's sum is finite exactly if its entries are (short of overflow): no boolean copy.
         bad = np.flatnonzero(~np.isfinite(array.sum(axis=1, dtype=np.float64)))
         if bad.size:
             raise ConfigError(f"path must be finite, got NaN or infinity at step {bad[0]}")
@@ -103,7 +103,7 @@ class LazyPath(Nature):
 
 
 def _flee(previous: Array, weights: Array, distance: Array) -> Array:
-    """Return `previous` moved straight away from the weights (along the first axis if on them)."""
+    """Return `previous` moved straight away from the weights, along axis 0 if it is on them."""
     xp = array_namespace(weights)
     away = previous - weights
     norm = xp.sqrt(xp.vecdot(away, away))[..., None]
@@ -124,7 +124,7 @@ class Runaway(Nature):
 
         θ*_{t+1} = θ*_t + γ_t (θ*_t - θ_{t+1})/‖θ*_t - θ_{t+1}‖.
 
-    The worst nature can do to a learner it sees, for a given length of its steps.
+    The worst that nature can do to a learner it sees, at a given speed.
 
     Args:
         start: Its first position, a vector (dim,).

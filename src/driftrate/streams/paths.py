@@ -13,7 +13,7 @@ from driftrate.errors import ConfigError
 from driftrate.schedules.base import Array
 
 Path = npt.NDArray[Any]
-_BLOCK = 1 << 20  # entries worked on at a time, so that float32 paths need no float64 copy
+_BLOCK = 1 << 20  # entries at a time, so that float32 paths need no float64 copy
 
 
 def _count(name: str, value: int) -> int:
@@ -123,14 +123,14 @@ def warmup_spiral(
 ) -> Path:
     """Return the discrete spiral in the plane of Figure 1.
 
-    It starts at (1, 0) and jumps clockwise by `turn` every `hold` steps, the radius shrinking by
-    `decay` a jump. The paper prints neither constant; these are ours and look like it.
+    It starts at (1, 0) and jumps clockwise by `turn` every `hold` steps; each jump multiplies the
+    radius by `decay`. The paper prints neither constant; with these the path looks like its figure.
 
     Args:
         jumps: How many positions.
         hold: Steps at each.
         turn: The angle of a jump, in radians.
-        decay: The factor of the radius a jump.
+        decay: The factor by which a jump shrinks the radius.
 
     Returns:
         An array of shape (jumps * hold, 2).
@@ -243,7 +243,7 @@ def smooth(dim: int, steps: int, exponent: float = 0.5, seed: int = 0, start: Ar
 
 
 def concatenate(pieces: Sequence[Path]) -> Path:
-    """Join paths end to end, each moved so that it goes on where the last one stopped.
+    """Join paths end to end, each moved so that it continues where the last one stopped.
 
     Args:
         pieces: Paths of one dimension.

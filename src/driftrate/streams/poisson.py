@@ -22,14 +22,14 @@ class PoissonStream(Stream):
     """Poisson regression: y ~ Poisson(exp<x, θ*_t>), loss e^p - y p + y log y - y with p = <x, θ>.
 
     The loss is half the deviance: the negative log likelihood less its least value, so never below
-    0. With s² = θᵀΣθ means are closed, E e^p = e^{s²/2}. They explode with s²: a path with θ*ᵀΣθ*
-    over 16 (a mean of 2981) is refused: scale it down.
+    0. With s² = θᵀΣθ the mean E e^p = e^{s²/2} is in closed form. It explodes with s²: a path with
+    θ*ᵀΣθ* over 16 (a mean of 2981) is refused; scale it down.
 
     Args:
         path: θ*_t, an array of shape (steps, dim), or a `Nature`.
-        batch_size: B_t, a number or an array of one a step.
-        covariance: Σ: None for the identity, a `Covariance`, or one a step (a list, or a function
-            of the step) for covariate shift.
+        batch_size: B_t, a number or an array with one per step.
+        covariance: Σ: None for the identity, a `Covariance`, or one per step (a list, or a
+            function of the step) for covariate shift.
 
     Example:
         >>> import numpy as np
@@ -72,21 +72,21 @@ class PoissonStream(Stream):
         return mean, mean
 
     def offset(self, target: Target) -> Array:
-        """Return what the expected loss has beside the weights."""
+        """Return the part of the expected loss that does not depend on the weights."""
         xp = array_namespace(target.parameter)
         signal = xp.asarray(target.signal, dtype=xp.float64, device=target.parameter.device)
         return poisson_entropy(xp, signal)
 
     def excess(self, standing: Standing) -> Array:
         """Return the regret of one step."""
-        # e^{s²/2} - e^{s*²/2}(1 + a), without the cancellation near the optimum.
+        # e^{s²/2} - e^{s*²/2}(1 + a), without cancellation near the optimum.
         grown = 0.5 * standing.excess_sq + standing.alignment
         return standing.target.slope * (standing.backend.xp.expm1(grown) - standing.alignment)
 
     def second_moment(self, standing: Standing) -> Array:
         """Return E[r² ‖x‖²] of one sample.
 
-        Given p and u = <x, θ*>, r² has the mean e^{2p} - 2e^{p+u} + e^{2u} + e^u, and
+        Given p and u = <x, θ*>, the mean of r² is e^{2p} - 2e^{p+u} + e^{2u} + e^u, and
         E[e^{<x,b>} xx'] = e^{bᵀΣb/2} (Σ + Σbb'Σ).
         """
         xp, t = standing.backend.xp, standing.target

@@ -1,4 +1,4 @@
-"""Means of the logistic potential under a normal, to machine precision at every width."""
+"""Means of the logistic potential under a normal, accurate for every variance."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from driftrate.schedules.base import Array
 
 NODES = 36  # the error falls like 1.47^(-2 * NODES): 1e-12
-_TAIL_NORMAL = 8.6  # the normal density is below 1e-16 from here on
-_TAIL_LOGISTIC = 40.0  # log(1 + exp(-y)) is below 1e-17 from here on
+_TAIL_NORMAL = 8.6  # beyond this the normal density is below 1e-16
+_TAIL_LOGISTIC = 40.0  # beyond this log(1 + exp(-y)) is below 1e-17
 _NEWTON_STEPS = 12
 _RADII, _ANGLES = 40, 96
 
@@ -26,7 +26,7 @@ def _unit_rule(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def _placed_rule(xp: Any, dtype: Any, device: Any) -> tuple[Array, Array]:
-    """Return the rule for the half line on a device, so that no step copies it there again."""
+    """Return the rule for the half line on a device, copied there only once."""
     nodes, weights = _unit_rule(NODES)
     scaled = weights * 2 / sqrt(2 * pi)
     return (
@@ -38,8 +38,8 @@ def _placed_rule(xp: Any, dtype: Any, device: Any) -> tuple[Array, Array]:
 def _half_line(xp: Any, variance: Array) -> tuple[Array, Array]:
     """Return y = s z at the nodes of 2 ∫_0^∞ φ(z) f(s z) dz and the weights, last axis the nodes.
 
-    The range ends where either the density or the logistic tail is negligible. In units of y the
-    nearest singularity, iπ, is never far compared with the range, so one rule serves every s.
+    The range ends where either the density or the logistic tail is negligible. The nearest
+    singularity in y, iπ, is at least π/40 of the range away, so one rule serves every s.
     """
     x, w = _placed_rule(xp, variance.dtype, variance.device)
     s = xp.sqrt(variance)[..., None]
@@ -52,7 +52,7 @@ def logistic_moments(xp: Any, variance: Array) -> tuple[Array, Array]:
     """Return E log(1 + exp(p)) and E sigmoid'(p) for p ~ N(0, variance).
 
     log(1 + e^p) = p/2 + |p|/2 + log(1 + e^{-|p|}): the kink has the mean s/sqrt(2π) in closed form,
-    and the rest is smooth on the half line. The second mean is twice the first one's slope.
+    and the rest is smooth on the half line. The second mean is twice the first's derivative.
 
     Args:
         xp: The array namespace.
@@ -83,8 +83,8 @@ def logistic_shrinkage(xp: Any, signal: Array, total: Array) -> Array:
 
     Labels with the mean sigmoid(u + ε), u = <x, θ> ~ N(0, signal), have their best logistic model
     at cθ with c κ(c² signal) = κ(total), where total = signal + Var ε and κ is the second of
-    `logistic_moments`: both sides are Stein's identity for the slope along θ. Newton's method in
-    ln(1/c²), in which the equation is close to linear; κ' = (κ - 6 E sigmoid'²)/2 comes from the
+    `logistic_moments`: by Stein's identity both sides are slopes along θ. It is solved by Newton's
+    method in ln(1/c²), in which it is close to linear; κ' = (κ - 6 E sigmoid'²)/2 comes from the
     same nodes.
 
     Args:
@@ -101,7 +101,7 @@ def logistic_shrinkage(xp: Any, signal: Array, total: Array) -> Array:
         0.837919
     """
     goal = xp.log(logistic_moments(xp, total)[1])
-    # Exact as the signal grows; the other limit is not far.
+    # Exact for a large signal, and not far off for a small one.
     x = xp.log(1 + 3 / pi**2 * (total - signal))
     for _ in range(_NEWTON_STEPS):
         v = signal * xp.exp(-x)
@@ -132,7 +132,7 @@ def _hermite_rule() -> tuple[np.ndarray, np.ndarray]:
 def poisson_entropy(xp: Any, variance: Array) -> Array:
     """Return E[y log y - y] for y ~ Poisson(e^u), u ~ N(0, variance).
 
-    Given the mean m it is a sum over the counts, or from m = 100 on the series
+    Given the mean m it is a sum over the counts; for m of 100 or more, the series
     m log m - m + 1/2 + 1/(12 m) + 1/(12 m²) + 19/(120 m³).
 
     Args:

@@ -1,4 +1,4 @@
-"""Where nature stands at a step (`Target`), and where the learner stands to it (`Standing`)."""
+"""Nature at one step (`Target`), and the learner's weights relative to it (`Standing`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _once:  # noqa: N801
-    """A property computed once; functools' takes a lock before Python 3.12, at every step."""
+    """A property computed once; that of functools takes a lock each time before Python 3.12."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         self._compute, self.__doc__ = compute, compute.__doc__
@@ -29,14 +29,14 @@ class _once:  # noqa: N801
 
 @dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make, every step
 class Target:
-    """Nature at one step: the labels' parameter θ°, the oracle θ* = c θ°, what follows from them.
+    """Nature at one step: the labels' parameter θ°, the oracle θ* = c θ°, and their moments.
 
-    Numbers are Python floats on a fixed path, else arrays that broadcast against one entry a seed.
+    Numbers are Python floats on a fixed path, else arrays that broadcast against one per seed.
     """
 
     step: int
     batch_size: int
-    source: Covariance  # as the stream holds it
+    source: Covariance  # the stream's own
     covariance: Covariance  # the same on the backend
     position: Array  # θ°_t as nature gave it
     parameter: Array  # θ°_t on the backend
@@ -44,7 +44,7 @@ class Target:
     oracle: Array  # θ*_t, the minimiser of the expected loss
     scale: Array  # c
     signal: Array  # Var <x, θ°>
-    total: Array  # the same and the noise inside the link
+    total: Array  # signal plus the variance of the noise inside the link
     slope: Array  # E[y <x, v>] = slope * θ°ᵀΣv, by Stein's identity
     floor: Array  # E A(<x, θ*>)
     move: Array | None  # θ*_t - θ*_{t-1}; None where the oracle rests
@@ -56,10 +56,10 @@ class Target:
 
 
 class Standing:
-    """A learner's weights seen from the target: everything expected, exactly, from inner products.
+    """A learner's weights relative to the target: exact expectations from inner products.
 
-    With p = <x, θ> normal, Stein's identity turns every mean into one over p alone. Writing
-    δ = θ - θ*, s² = θᵀΣθ, κ(v) = E A''(sqrt(v) Z) and k for the labels' mean slope,
+    p = <x, θ> is normal, so Stein's identity reduces every mean to one over p. With δ = θ - θ*,
+    s² = θᵀΣθ, κ(v) = E A''(sqrt(v) Z) and k the labels' mean slope,
 
         ℓ̄(θ) = E A(sZ) - k θ°ᵀΣθ,        ∇ℓ̄(θ) = Σ (κ(s²) δ + (c κ(s²) - k) θ°).
 
@@ -173,6 +173,6 @@ class Standing:
 
     @property
     def batch_gradient_sq(self) -> Array:
-        """E‖g‖² of the batch gradient g: the mean's square and the noise."""
+        """E‖g‖² of the batch gradient g: ‖∇ℓ̄‖² plus the noise."""
         one = self.stream.second_moment(self)
         return self.gradient_sq + (one - self.gradient_sq) / self.target.batch_size

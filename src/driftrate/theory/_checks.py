@@ -1,4 +1,4 @@
-"""Checks of what the functions of this package are given."""
+"""Checks of the arguments of this package's functions."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def count(name: str, value: int) -> int:
 
 
 def of_time(value: OfTime) -> Callable[[float], Any]:
-    """Return a function of time, the constant one when a value is given."""
+    """Return a function of time; a value becomes a constant function."""
     return value if callable(value) else lambda _: value

@@ -1,7 +1,7 @@
 """The regret bounds for convex and non-convex losses, term by term (Sections 4 and 5).
 
 Every function takes what one or many runs recorded and returns the terms step by step, so that a
-plot can show which of them is paid when. The theorems speak of expectations: average over runs.
+plot can show when each is paid. The theorems are about expectations: average over runs.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def convex_upper(
         - \frac{2}{a_t}\langle s_t, \theta_{t+1} - \theta^*_t\rangle\right]
 
     with :math:`s_t = \theta^*_{t+1} - \theta^*_t`. It needs θ*_t in Θ, an expected loss that is
-    convex and L-smooth, and a rate and a target that depend on the past only. Rates up to 2/L will
-    do (the paper says 1/L).
+    convex and L-smooth, and a rate and a target that depend on the past only. It holds for rates
+    up to 2/L (the paper says 1/L).
 
     Args:
         rates: η_t, of shape (..., steps).
@@ -244,9 +244,9 @@ def convex_lower(
 ) -> PathBound:
     r"""Return the lower bound on the regret of SGD, strongly convex expected loss.
 
-    The same terms as `convex_upper`, with a'_t (`lower_weight`) in the place of a_t. It holds for
-    SGD without projection, and with σ²/B_t the conditional variance of the gradient itself: a mere
-    bound on it makes the noise term too large. Only the expected loss must be strongly convex.
+    The same terms as `convex_upper`, with a'_t (`lower_weight`) in place of a_t. It holds for SGD
+    without projection, and with σ²/B_t the conditional variance of the gradient itself: an upper
+    bound makes the noise term too large. Only the expected loss must be strongly convex.
 
     Args:
         rates: η_t <= 1/μ, of shape (..., steps).
@@ -350,7 +350,7 @@ def nonconvex_upper(
         + \sum_t \frac{1}{a_t}\left(\frac{L\sigma^2\eta_t^2}{B_t} + 2\gamma_t\right)\right]
 
     for SGD without projection and losses that are nowhere negative. The paper's main text squares
-    a_1 and a_{t-1}; its appendix has γ_t for 2γ_t. Both are slips.
+    a_1 and a_{t-1}; its appendix has γ_t in place of 2γ_t. Both are slips.
 
     Args:
         rates: η_t, of shape (..., steps), chosen before the batch of step t is seen.

@@ -36,9 +36,9 @@ def switch_time(initial: float, a: float, b: float) -> float:
     .. math:: \tau_* = \frac{1}{2 - a} \log\left((1 - a)\left(\tilde v_0 \frac{2 - a}{b} - 1\right)
         \right) \quad\text{if } a < 1 \text{ and } \tilde v_0 > \frac{b}{1 - a}, \text{ else } 0
 
-    The paper prints the formula with a positive part for all a and ṽ_0, where its logarithm may be
-    of a negative number. For a >= 1 the rate ṽ/(aṽ + b) is below 1/a <= 1: it never meets the cap.
-    For b = 0 and a < 1 it never leaves it, and the time is infinite.
+    The paper prints the formula with a positive part for all a and ṽ_0, although its logarithm may
+    be of a negative number. For a >= 1 the rate ṽ/(aṽ + b) is below 1/a <= 1 and never reaches the
+    cap. For b = 0 and a < 1 it never leaves the cap, and the time is infinite.
 
     Args:
         initial: ṽ_0 > 0.
@@ -74,13 +74,13 @@ def tail_constant(initial: float, a: float, b: float) -> float:
         C = a \ln\frac{1}{v} + \frac{b}{v} - \tau_*, \quad
         v = \min\left(\tilde v_0, \frac{b}{1-a}\right)
 
-    The paper puts b/(1 - a) for v in all cases, which is right only when ṽ_0 is above it; for
+    The paper takes v = b/(1 - a) in all cases, which is right only when ṽ_0 is above that; for
     a >= 1 there is no such value and v = ṽ_0.
 
     Args:
         initial: ṽ_0 > 0.
         a: ε(d + 1)/B > 0.
-        b: εσ²d/B >= 0; for b = 0 and a < 1 the second regime never comes and C is NaN.
+        b: εσ²d/B >= 0; for b = 0 and a < 1 there is no second regime and C is NaN.
 
     Returns:
         C.
@@ -108,7 +108,7 @@ def no_shift(times: ArrayLike, initial: float, a: float, b: float) -> NoShift:
 
     and after τ_* the root of `eq:ODE2` (see `tail_constant`) with ζ = ṽ/(aṽ + b). The root is found
     by Newton's method in w = ln(v/ṽ), where v is the value at τ_*: there the equation is increasing
-    and convex, so that the iteration falls to the root from above and cannot miss it.
+    and convex, so that the iteration descends to the root from above.
 
     Args:
         times: τ >= 0, of any shape.
@@ -138,7 +138,7 @@ def no_shift(times: ArrayLike, initial: float, a: float, b: float) -> NoShift:
     if not capped.all():
         v = b / (1.0 - a) if start > 0.0 else initial
         second[~capped] = _free(tau[~capped] - start, v, a, b)
-    # Without noise ṽ may underflow, and the fraction with it; its value is 1/a all along.
+    # Without noise ṽ may underflow, and the fraction with it, whose value is 1/a throughout.
     free = second / (a * second + b) if b > 0.0 else np.full_like(second, 1.0 / a)
     return NoShift(second, np.where(capped, 1.0, free))
 
@@ -148,9 +148,9 @@ def _free(elapsed: Array, v: float, a: float, b: float) -> Array:
     if b == 0.0:
         decayed: Array = v * np.exp(-elapsed / a)
         return decayed
-    # In w = ln(v/ṽ) the equation reads a w + q (e^w - 1) = elapsed, with nothing to cancel.
+    # In w = ln(v/ṽ) the equation is a w + q (e^w - 1) = elapsed, without cancellation.
     q = float(np.exp(np.clip(np.log(b) - np.log(v), -640.0, 640.0)))
-    # The root is below both of these, and either term alone is at most `elapsed` there.
+    # Both of these bound the root from above: the second keeps e^w from overflowing.
     w = np.minimum(elapsed / (a + q), np.log1p(elapsed / q))
     for _ in range(100):
         step = (a * w + q * np.expm1(w) - elapsed) / (a + q * np.exp(w))

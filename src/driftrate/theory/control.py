@@ -1,4 +1,4 @@
-"""The control problem behind Algorithm 1: its solution, and dynamic programming to check it by."""
+"""The control problem behind Algorithm 1: its solution, and dynamic programming to check it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def optimal_policy(
 
     .. math:: \zeta^* = \min\left\{1, \frac{\nu \tilde v}{(d+1)\tilde v + \sigma^2 d}\right\}
 
-    It does not look at the shift or at the time left: the slope of ṽ is a parabola in ζ, and what
-    is lower now stays lower. Without noise it is min(1, ν/(d+1)), at ṽ = 0 too.
+    It depends neither on the shift nor on the time left: the slope of ṽ is a parabola in ζ, and a
+    lower ṽ now stays lower. Without noise it is min(1, ν/(d+1)), at ṽ = 0 too.
 
     Args:
         second: ṽ >= 0.
@@ -75,14 +75,14 @@ def value_function(
     speed: OfTime,
     rates: ArrayLike,
 ) -> Value:
-    r"""Solve the control problem by backward dynamic programming, knowing nothing of its solution.
+    r"""Solve the control problem by backward dynamic programming, without using its solution.
 
     .. math:: V(v, \tau) = \min_{\zeta \in [0,1]} \frac{h}{2}(v + v_+) + V(v_+, \tau + h), \qquad
         v_+ = v + h\,\Phi_\tau(v, \zeta), \quad V(\cdot, T) = 0
 
-    Φ is the slope of the upper process (`moments.upper_process`). V is piecewise linear between
-    grid values and goes on straight above the last one. The policy is right to the spacing of
-    `rates`; the cost has an error of first order in h and second in the grid's spacing.
+    Φ is the slope of the upper process (`moments.upper_process`). V is interpolated linearly
+    between grid values and extrapolated linearly above them. The policy is accurate to the spacing
+    of `rates`; the cost has an error of first order in h and second in the grid's spacing.
 
     Args:
         grid: Values of ṽ, increasing, the first >= 0.
@@ -138,7 +138,7 @@ def value_function(
 
 
 def _straight(x: Array, grid: Array, values: Array) -> Array:
-    """Interpolate on straight lines, and go on along the first and last of them."""
+    """Interpolate linearly, and extrapolate along the first and last segments."""
     i = np.clip(np.searchsorted(grid, x) - 1, 0, grid.size - 2)
     tilt = np.diff(values) / np.diff(grid)
     out: Array = values[i] + tilt[i] * (x - grid[i])

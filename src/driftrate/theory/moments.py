@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from driftrate.errors import ConfigError
 from driftrate.theory._checks import Array, OfTime, array, count, number, of_time
 
-# A rate that may look at the state: (time, second moment) -> rate.
+# A rate that may depend on the state: (time, second moment) -> rate.
 Policy = Callable[[float, float], float]
 
 
@@ -30,10 +30,10 @@ class Moments(NamedTuple):
 
 
 def _rk4(slope: Callable[[float, Array], Array], start: Array, horizon: float, steps: int) -> Array:
-    """Integrate by the classical Runge-Kutta method; stages keep to the open step.
+    """Integrate by the classical Runge-Kutta method, with every stage before the end of the step.
 
-    The last stage looks a hair before the end of the step, so that a rate or a shift that switches
-    on the grid is seen from the right side and the order stays 4.
+    The last stage is one rounding before the end, so that a rate or a shift that switches on the
+    grid has the value of this step there and the order stays 4.
     """
     h = horizon / steps
     out = np.empty((steps + 1, *start.shape))
@@ -129,8 +129,8 @@ def upper_process(
     .. math:: \tilde v' = \left((d+1)\frac{\zeta^2}{\nu} - 2\zeta\right)\tilde v
         + \frac{\zeta^2}{\nu}\sigma^2 d + 2\|Y'\|\sqrt{\tilde v}
 
-    It is above v whatever the direction of the shift, for the same ζ. Classical Runge-Kutta: order
-    4 where the slope is smooth, order 2 over a step in which the policy meets its cap.
+    For the same ζ it is above v whatever the direction of the shift. Classical Runge-Kutta: order
+    4 where the slope is smooth, order 2 over a step in which the policy reaches its cap.
 
     From 0 the equation has more than one solution (with ζ = 0: 0 and ‖Y'‖²τ²), and only the largest
     is a bound; so the start must be positive.
@@ -182,8 +182,8 @@ def gradient_second_moment(
 
     .. math:: E\|g\|^2 = v + \frac{(d+1) v + \sigma^2 d}{B}, \qquad x \sim N(0, I)
 
-    The second term is the trace of the noise's covariance, by Lemma D.1. The first is the
-    term that the SDE drops: it is of order η² in one step and vanishes with ε.
+    The second term is the trace of the noise's covariance, by Lemma D.1. The first is what the
+    SDE drops: its effect on one step is of order η² and vanishes with ε.
 
     Args:
         second: v = E‖θ - θ*‖².

@@ -15,12 +15,12 @@ def apply_root(x: ArrayLike, scale: ArrayLike, z: ArrayLike) -> Array:
     .. math:: (sI + xx^T)^{1/2} z
         = \sqrt{s}\, z + \frac{\langle x, z\rangle}{\sqrt{s + \|x\|^2} + \sqrt{s}}\, x
 
-    The matrix has the eigenvalue :math:`s + \|x\|^2` along x and s across it. Written with the sum
-    of the two roots below the bar, nothing cancels and x = 0 needs no case of its own.
+    The matrix has the eigenvalue :math:`s + \|x\|^2` along x and s across it. With the sum of the
+    two roots in the denominator nothing cancels, and x = 0 is no special case.
 
     Args:
         x: Vectors on the last axis.
-        scale: The multiple s >= 0 of the identity, one number a vector.
+        scale: The multiple s >= 0 of the identity, one number per vector.
         z: Vectors on the last axis, of the shape of `x`.
 
     Returns:
@@ -74,11 +74,11 @@ def brownian(
 
 
 def coarsen(increments: ArrayLike, factor: int) -> Array:
-    """Add up neighbouring increments: the same Brownian path, seen at fewer times.
+    """Add up neighbouring increments: the same Brownian path on a coarser grid.
 
     Args:
         increments: Increments with time on the first axis.
-        factor: How many neighbours make one; it must divide the number of increments.
+        factor: How many neighbours are added into one; it must divide their number.
 
     Returns:
         Increments, with `factor` times fewer of them.

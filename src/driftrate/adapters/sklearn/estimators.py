@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, nan
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from driftrate.adapters._observe import Policy, check_policy
+from driftrate.adapters._observe import KEYS, STATE_VERSION, Policy, check_version, policies
 from driftrate.adapters.sklearn import drivers, losses
-from driftrate.adapters.sklearn.drivers import Driver, Mode
+from driftrate.adapters.sklearn.drivers import Driver
 from driftrate.adapters.sklearn.losses import Floats
-from driftrate.errors import ConfigError, MissingDependency, StateError
+from driftrate.adapters.sklearn.single import Mode, Single
+from driftrate.errors import ConfigError, MissingDependency
 from driftrate.learners import HedgedSGD
 from driftrate.schedules.base import Schedule
 
@@ -30,12 +31,10 @@ try:
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as error:
     raise MissingDependency(
-        "driftrate.sklearn needs scikit-learn 1.6 or newer: pip install driftrate[sklearn]"
+        "driftrate.sklearn needs scikit-learn 1.6 or newer: pip install 'driftrate[sklearn]'"
     ) from error
 
 __all__ = ["ShiftSGDClassifier", "ShiftSGDRegressor"]
-
-VERSION = 1  # of what is pickled
 
 
 class _Batch:
@@ -73,56 +72,76 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
     shuffle: bool
     random_state: Any
     n_features_in_: int
-    coef_: Floats
-    intercept_: Floats
     t_: int
     _driver: Driver
+    _shown: Floats  # the weights that predict: replaced as one, never written to
+
+    def __init__(
+        self,
+        loss: str,
+        schedule: HedgedSGD | Schedule | None,
+        mode: Mode,
+        fit_intercept: bool,
+        batch_size: int,
+        max_iter: int,
+        shuffle: bool,
+        random_state: Any,
+    ) -> None:
+        self.loss, self.schedule, self.mode = loss, schedule, mode
+        self.fit_intercept, self.batch_size = fit_intercept, batch_size
+        self.max_iter, self.shuffle, self.random_state = max_iter, shuffle, random_state
+
+    @property
+    def intercept_(self) -> Floats:
+        """Intercepts, one an output."""
+        return self._split(self._shown)[1]
 
     def tell(self, **fields: float) -> None:
-        """Say what a schedule reads and cannot measure; it stays said until it is told anew.
+        """Say what the next step cannot measure; it is for that step alone.
 
         Args:
             **fields: `shift` or `loss_shift`, as numbers; before or after the first batch.
         """
-        if hasattr(self, "_driver"):
-            self._driver.tell(**fields)
-        else:
-            probe = drivers.driver(self.schedule, self.mode, np.zeros(1))
-            probe.tell(**fields)
-            self._told = {**getattr(self, "_told", {}), **fields}
+        known = hasattr(self, "_driver")
+        probe = self._driver if known else drivers.driver(self.schedule, self.mode, np.zeros(1))
+        probe.tell(**fields)
+        # `fit` starts with a new driver.
+        self._told = {**getattr(self, "_told", {}), **fields}
 
-    def notify_shift(self, policy: Policy = "reset", *, decay: float = 0.5) -> None:
+    def notify_shift(
+        self, policy: Policy = "reset", *, moments: Policy | None = None, decay: float = 0.5
+    ) -> None:
         """Say that the data have shifted: what was learned about rates goes, the weights stay.
 
         Args:
             policy: "keep": nothing; "reset": rates are learned afresh; "decay": for a pool the
                 shares and octaves, for a schedule each number of its state goes the share
                 1 - `decay` of its way back to where it started.
+            moments: The same for the moments of the optimizer. Plain SGD has none: any policy is
+                right.
             decay: What is left of the past, in [0, 1].
         """
-        check_policy(decay, policy)
+        policies(policy, moments, decay)
         check_is_fitted(self, "t_")
         self._driver.notify_shift(policy, decay)
 
     @property
     def record(self) -> dict[str, float]:
-        """The last step in numbers, for any logger: `rate` and, as far as known, the signal.
+        """The last step in numbers, for any logger.
 
-        A pool gives its mean rate and the running mean of its loss; a schedule its rate and what
-        it reads of `signal` (cross), `noise` (spread) and `shift`.
+        `rate`: the rate that was used, of a pool its mean; `signal`: the measured squared gradient
+        (`cross`); `noise`: the measured noise of the gradient (`spread`); `shift`: the shift that
+        was told or estimated. `factor`, the rate over that of an optimizer, and what is unknown
+        are NaN.
         """
-        return self._driver.record if hasattr(self, "_driver") else {}
+        known = self._driver.record if hasattr(self, "_driver") else {}
+        return {name: known.get(name, nan) for name in KEYS}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_driftrate_version": VERSION}
+        return {**super().__getstate__(), "_driftrate_version": STATE_VERSION}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        version = saved.get("_driftrate_version")
-        if version != VERSION:
-            raise StateError(
-                f"the saved estimator is of version {version!r}; this driftrate reads version"
-                f" {VERSION}"
-            )
+        check_version(saved.get("_driftrate_version"), "estimator")
         super().__setstate__({k: v for k, v in saved.items() if k != "_driftrate_version"})
 
     def __sklearn_tags__(self) -> Any:
@@ -144,8 +163,6 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
         self._outputs = outputs
         width = features + bool(self.fit_intercept)
         self._driver = drivers.driver(self.schedule, self.mode, np.zeros(outputs * width))
-        if getattr(self, "_told", None):
-            self._driver.tell(**self._told)
         self.t_ = 0
 
     def _rows(self, x: Any, y: Any, reset: bool) -> tuple[Any, NDArray[Any]]:
@@ -184,11 +201,16 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
         )
         return weights
 
-    def _learn(self, x: Any, target: NDArray[Any], weights: Floats | None) -> None:
-        """Take a step on each of the batches, in order."""
+    def _learn(self, x: Any, target: NDArray[Any], weights: Floats | None, passes: int = 1) -> None:
+        """Take a step on each of the batches, in order; `passes`: how often, in this call."""
         rows = x.shape[0]
         # Of nearly equal size: a last batch of one row would be all noise.
         pieces = -(-rows // self.batch_size)
+        if isinstance(self._driver, Single):
+            self._driver.check_steps(pieces * passes)
+        told = self.__dict__.pop("_told", None)
+        if told:
+            self._driver.tell(**told)
         # What overflows is refused or restarted by the driver.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if pieces == 1:
@@ -217,9 +239,13 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
 
     def _show(self) -> None:
         """Let the first point be the model."""
-        table = self._driver.points[0].reshape(self._outputs, -1)
-        self.coef_ = table[:, : self.n_features_in_].copy()
-        self.intercept_ = table[:, -1].copy() if self.fit_intercept else np.zeros(self._outputs)
+        self._shown = self._driver.points[0].copy()
+
+    def _split(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Return coefficients (outputs, features) and intercepts (outputs,)."""
+        table, features = weights.reshape(self._outputs, -1), self.n_features_in_
+        own = table[:, -1] if table.shape[1] > features else np.zeros(self._outputs)
+        return table[:, :features], own
 
     def _passes(self, x: Any, target: NDArray[Any], weights: Floats | None) -> None:
         """Go through the data `max_iter` times."""
@@ -228,15 +254,17 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
             if self.shuffle:
                 random.shuffle(order)
                 part = None if weights is None else weights[order]
-                self._learn(x[order], target[order], part)
+                self._learn(x[order], target[order], part, self.max_iter)
             else:
-                self._learn(x, target, weights)
+                self._learn(x, target, weights, self.max_iter)
         self.n_iter_ = self.max_iter
 
     def _scores(self, x: Any) -> Floats:
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "_shown")
         x = validate_data(self, x, accept_sparse="csr", dtype=np.float64, reset=False)
-        scores: Floats = x @ np.atleast_2d(self.coef_).T + self.intercept_
+        # Read once: another thread may put the next weights in its place.
+        coefficients, intercepts = self._split(self._shown)
+        scores: Floats = x @ coefficients.T + intercepts
         return scores
 
     @property
@@ -260,11 +288,16 @@ class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
     several steps. A row's `sample_weight` multiplies its loss; the sum is divided by the number of
     rows. Constants are read at the first `partial_fit` and at each `fit`.
 
+    One thread may predict while another calls `partial_fit`: each call of a predicting method uses
+    the weights after one whole `partial_fit`. Two threads must not learn at once, and `fit`, which
+    may change the number of features, needs the estimator to itself.
+
     Args:
         loss: "squared_error" or "huber".
         schedule: None for `HedgedSGD()`, a `HedgedSGD`, or any schedule of driftrate.
-        mode: Where a schedule's `cross` and `spread` come from: "parts", two halves of the batch,
-            or "sequence", this gradient and the one before.
+        mode: Where a schedule's `cross` and `spread` come from: "parts", two halves of the batch
+            (a batch of one row has none, and is read as in "sequence"), or "sequence", this
+            gradient and those before it.
         epsilon: Where Huber's loss turns linear, in the unit of y.
         fit_intercept: Whether there is an intercept.
         batch_size: The most rows in one step.
@@ -305,15 +338,15 @@ class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
         shuffle: bool = True,
         random_state: Any = None,
     ) -> None:
-        self.loss = loss
-        self.schedule = schedule
-        self.mode = mode
+        super().__init__(
+            loss, schedule, mode, fit_intercept, batch_size, max_iter, shuffle, random_state
+        )
         self.epsilon = epsilon
-        self.fit_intercept = fit_intercept
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.shuffle = shuffle
-        self.random_state = random_state
+
+    @property
+    def coef_(self) -> Floats:
+        """Weights, of shape (n_features,)."""
+        return self._split(self._shown)[0][0]
 
     def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from the newest rows.
@@ -365,10 +398,6 @@ class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
         """
         return self._scores(X)[:, 0]
 
-    def _show(self) -> None:
-        super()._show()
-        self.coef_ = self.coef_[0]
-
     def _check(self) -> None:
         super()._check()
         epsilon = self.epsilon
@@ -396,8 +425,7 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
     Args:
         loss: "log_loss" or "hinge".
         schedule: None for `HedgedSGD()`, a `HedgedSGD`, or any schedule of driftrate.
-        mode: Where a schedule's `cross` and `spread` come from: "parts", two halves of the batch,
-            or "sequence", this gradient and the one before.
+        mode: "parts" or "sequence".
         fit_intercept: Whether there is an intercept.
         batch_size: The most rows in one step.
         max_iter: How many times `fit` goes through the data.
@@ -438,14 +466,14 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
         shuffle: bool = True,
         random_state: Any = None,
     ) -> None:
-        self.loss = loss
-        self.schedule = schedule
-        self.mode = mode
-        self.fit_intercept = fit_intercept
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.shuffle = shuffle
-        self.random_state = random_state
+        super().__init__(
+            loss, schedule, mode, fit_intercept, batch_size, max_iter, shuffle, random_state
+        )
+
+    @property
+    def coef_(self) -> Floats:
+        """Weights, (1, n_features) for two classes, else (n_classes, n_features)."""
+        return self._split(self._shown)[0]
 
     def partial_fit(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,16 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 # (scores (n, models, outputs), target, epsilon) -> (losses (n, models), derivatives in scores)
 Loss = Callable[[Floats, NDArray[Any], float], tuple[Floats, Floats]]
+
+
+class Derivative(Protocol):
+    """One batch: what the loss says of the scores, and the features behind them."""
+
+    rows: int
+
+    def gradient(self, start: int, stop: int, out: Floats) -> None:
+        """Write the sum over the rows of each model's gradient."""
+        ...
 
 
 def squared_error(scores: Floats, target: NDArray[Any], epsilon: float) -> tuple[Floats, Floats]:

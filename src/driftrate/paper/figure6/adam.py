@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,7 @@ def train(
     settings: Sequence[Setting],
     seeds: Sequence[int],
     schedule: Schedule | None = None,
+    mode: Literal["sequence", "parts"] = "sequence",
 ) -> Curves:
     """Train one network a setting and seed; the settings of a seed see the same cells and start.
 
@@ -136,6 +137,7 @@ def train(
         settings: Rates and resets.
         seeds: The seeds.
         schedule: Measures a factor on the rate of every step, or None for the rate as it is.
+        mode: What it measures: whole gradients, or halves of each batch.
 
     Returns:
         The losses on every batch, before it was trained on, and the rates.
@@ -150,20 +152,24 @@ def train(
     block = max(1, _TOGETHER // len(settings))
     with one_thread():
         parts = [
-            _train_block(trial, settings, seeds[start : start + block], schedule)
+            _train_block(trial, settings, seeds[start : start + block], schedule, mode)
             for start in range(0, len(seeds), block)
         ]
     return Curves(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True)))
 
 
 def _train_block(
-    trial: Trial, settings: Sequence[Setting], seeds: Sequence[int], schedule: Schedule | None
+    trial: Trial,
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    schedule: Schedule | None,
+    mode: Literal["sequence", "parts"],
 ) -> Curves:
     networks = Networks(list(seeds) * len(settings), trial.penalty, trial.activated)
     rates = torch.tensor([setting.rate for setting in settings])
     rates = rates.repeat_interleave(len(seeds))
     adam = Adam(networks, rates)
-    factor = None if schedule is None else Factor(schedule, networks, adam)
+    factor = None if schedule is None else Factor(schedule, networks, adam, mode)
     columns = [torch.empty(trial.stream.steps, networks.count) for _ in Curves._fields]
     entropy, penalty, rate = columns
     for step, (x, label) in enumerate(trial.stream.batches(seeds)):

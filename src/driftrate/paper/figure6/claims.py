@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from driftrate.data.cytometry import CLASSES, PHASES
 from driftrate.paper.base import Tables, Verdict
+from driftrate.paper.claim import Claim, Found
 from driftrate.paper.figure6.protocols import PROTOCOLS, RATES, SHIFTS, Protocol, losses
 from driftrate.paper.style import columns
 
-Found = tuple[Verdict, str]
 Runs = npt.NDArray[np.float64]
 
 BEST, DIVERGENT, STUCK = 0.01, 0.1, 0.03
@@ -22,24 +19,6 @@ COMPLETELY, NEARLY = 0.99, 0.95
 _FEW = 4  # seeds below which a spread says nothing
 AT_THE_SHIFTS = {name: each for name, each in PROTOCOLS.items() if each.resets == "shifts"}
 FINAL_PHASES = tuple(zip(SHIFTS[1:], (*SHIFTS[2:], STEPS), strict=True))
-
-
-class Rule(NamedTuple):
-    """A claim and how it is judged.
-
-    Args:
-        name: A short name.
-        text: The claim in our words.
-        where: Where the paper makes it.
-        rule_text: How it is judged, in a line.
-        rule: Judges it: from the figure's tables to a verdict and the measured figure.
-    """
-
-    name: str
-    text: str
-    where: str
-    rule_text: str
-    rule: Callable[[Tables], Found]
 
 
 def _total(tables: Tables, protocol: Protocol, rate: float, reset: bool) -> Runs:
@@ -147,43 +126,48 @@ def _stuck(tables: Tables) -> Found:
     return _share(good, seeds), "median loss a step without and with resets: " + ", ".join(text)
 
 
-RULES = (
-    Rule(
+CLAIMS = (
+    Claim(
         "genes",
         "The ten genes determine the cell type completely.",
         "Section 6.2, background",
+        "figure6",
         f"holds if some classifier's cross-validated accuracy is at least {COMPLETELY:g}, in part"
         f" if at least {NEARLY:g}; simulated cells cannot judge it",
         _genes,
     ),
-    Rule(
+    Claim(
         "cells-diverge",
         "A rate of 0.1 makes Adam diverge on the cells.",
         "Section 6.2, results",
+        "figure6",
         "the median cumulative loss exceeds that of guessing, 600 ln 4, in each of three protocols,"
         " with and without resets",
         _diverges,
     ),
-    Rule(
+    Claim(
         "cells-best-rate",
         "On the cells a rate of 0.01 has the least regret.",
         "Section 6.2, results",
+        "figure6",
         "its median is the lowest and no rate is below it seed by seed, by over two standard errors"
         " of the mean log ratio, in each of three protocols, with and without resets",
         _best,
     ),
-    Rule(
+    Claim(
         "cells-resets",
         "Resetting Adam at the shifts lowers the regret on the cells.",
         "Section 6.2, results",
+        "figure6",
         "lower with resets, seed by seed, by over two standard errors of the mean log ratio, at"
         " each rate up to 0.03 and in both protocols that reset at the shifts",
         _resets,
     ),
-    Rule(
+    Claim(
         "cells-stuck",
         "Without a rising rate the models get stuck: slopes differ in the final two phases.",
         "Section 6.2, results",
+        "figure6",
         "at 0.03, the loss in the second half of each of the last two phases is lower with resets,"
         " seed by seed, by over two standard errors of the mean log ratio, in both such protocols",
         _stuck,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from driftrate.adapters._observe import capped
+from driftrate.adapters._observe import Base, Space, measure, of_parts, settle
 from driftrate.paper.figure6.halves import backward_halves
 from driftrate.paper.figure6.networks import Losses, Networks
 from driftrate.schedules import Schedule, Signal
@@ -15,19 +15,22 @@ from driftrate.schedules import Schedule, Signal
 if TYPE_CHECKING:
     from driftrate.paper.figure6.adam import Adam
 
+_MODES = {"sequence": "whole gradients", "parts": "halves of each batch"}
+
 
 class Factor:
     r"""A measured factor on Adam's rate, as `driftrate.torch.attach` has it, for many networks.
 
     Gradients are multiplied in the metric ⟨a, b⟩ = Σ a_i b_i / (√v̂_i + ε) that Adam steps in, with
     the moments before the step. The first step has none: it shows nothing, and the factor is the
-    one that the schedule starts from. A schedule that reads `cross` sees the halves of each batch,
-    and how large it is; one that does not sees whole gradients, and nobody tells it.
+    one that the schedule starts from.
 
     Args:
         schedule: The schedule; without a `max_rate` its factor is at most 1.
         networks: The networks.
         adam: Their optimiser.
+        mode: "sequence" for whole gradients; "parts" for the halves of each batch, whose size is
+            then told too.
 
     Example:
         >>> import torch
@@ -43,9 +46,18 @@ class Factor:
         True
     """
 
-    def __init__(self, schedule: Schedule, networks: Networks, adam: Adam) -> None:
-        self._schedule, self._networks, self._adam = capped(schedule), networks, adam
-        self._halves = "cross" in self._schedule.signals
+    def __init__(
+        self,
+        schedule: Schedule,
+        networks: Networks,
+        adam: Adam,
+        mode: Literal["sequence", "parts"] = "sequence",
+    ) -> None:
+        base = Base(plain=False, rate=None)
+        loop = settle(schedule, base, modes=_MODES, mode=mode, relative=True)
+        self._schedule, self._networks, self._adam = loop.schedule, networks, adam
+        self._halves = mode == "parts"
+        self._space = Space(adam.product, torch.sub)
         like = torch.zeros(networks.count, dtype=torch.float64)
         self._state = self._schedule.init(like=like)
         self._blind = True  # until there are moments
@@ -60,24 +72,25 @@ class Factor:
         """Return the losses of a batch, leave its gradient in the networks, and measure it."""
         if not self._halves:
             losses = self._networks.backward(x, label)
-            self._measure(Signal())
+            self._follow(None)
             return losses
         losses, gap = backward_halves(self._networks, x, label)
-        spread = self._adam.product(gap, gap)
-        self._measure(Signal(batch_size=float(label.shape[1]), parts=2, spread=spread))
+        self._follow(gap, batch_size=float(label.shape[1]))
         return losses
 
-    def _measure(self, signal: Signal) -> None:
+    def _follow(self, gap: Tensor | None, **told: float) -> None:
         if self._blind:
             self._blind = False
             return
         adam, gradient = self._adam, self._networks.gradient
-        square = adam.product(gradient, gradient)
-        signal = signal._replace(
-            grad_sq=square,
-            cross=None if signal.spread is None else square - signal.spread,
-            dim=gradient.numel() // self._networks.count,
+        reads = self._schedule.signals
+        found = measure(self._space, reads, gradient, trail=adam.mean)
+        if "trail" in found:
             # Adam's average of past gradients is the trail of them, up to a factor.
-            trail=adam.product(gradient, adam.mean) / (1 - adam.beta1),
-        )
+            found["trail"] = found["trail"] / (1 - adam.beta1)
+        if gap is not None:
+            # Each half is the gap away from the mean of the two.
+            found |= of_parts(found["grad_sq"], 2.0 * adam.product(gap, gap), 2)
+        found |= {"dim": gradient.numel() // self._networks.count, **told}
+        signal = Signal(**{name: found[name] for name in reads if name in found})
         _, self._state = self._schedule.update(self._state, signal)

@@ -62,7 +62,7 @@ _RESET_COLOURS = {
     "as the program does": style.COLOURS["closed form"],
 }
 _MEASURED, _MEASURED_COLOUR = "times the measured factor", style.COLOURS["best constant rate"]
-_RULE = MeasuredRate(mode="sequence")  # what one line attaches: it needs whole gradients alone
+_RULE = MeasuredRate()  # what one line attaches
 _BASE = 0.01  # the paper's choice of rate, whose measured runs are drawn step by step
 _GREY = style.COLOURS["rate 0"]
 _EVERY = 5  # one step in so many is drawn

@@ -3,6 +3,7 @@
 from driftrate.race.contestants import (
     adaptive,
     descent,
+    estimated,
     filters,
     measured,
     online,
@@ -11,7 +12,7 @@ from driftrate.race.contestants import (
 )
 from driftrate.race.contestants.base import Contestant, Player, Setup
 
-_ALL = (descent, adaptive, parameter_free, online, filters, pools, measured)
+_ALL = (descent, adaptive, parameter_free, online, filters, pools, estimated, measured)
 
 
 def contestants() -> dict[str, Contestant]:

@@ -40,10 +40,8 @@ class OptimizerPlayer:
         """Train on a batch and return its scores by the weights of before."""
         features, target = tensors(self.task, x, y)
         before = self.predict(features)
-        scores = self.net(features)
-        value = loss(self.task, scores, target)
         self.optimizer.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
+        scores, value = self.backward(features, target)
         if self._rate is not None:
             self.rate = float(self._rate(self.optimizer))
         self.optimizer.step()
@@ -52,6 +50,15 @@ class OptimizerPlayer:
             self._after(self.optimizer, float(value.detach()))
         scored = scores.detach() if before is None else before
         return scored.numpy().astype(np.float64)
+
+    def backward(
+        self, features: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scores and mean loss, with the gradients in place."""
+        scores = self.net(features)
+        value = loss(self.task, scores, target)
+        value.backward()  # type: ignore[no-untyped-call]
+        return scores, value
 
     def predict(self, features: torch.Tensor) -> torch.Tensor | None:
         """Return scores by weights other than those that are trained; None if there are none."""

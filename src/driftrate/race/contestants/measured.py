@@ -1,208 +1,30 @@
-"""Schedules of this library, fed with what each step's own gradients show."""
+"""MeasuredRate as a user attaches it: one line in a torch loop."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from math import isfinite
 from typing import Any
 
-import numpy as np
-
-import driftrate as dr
-from driftrate import estimate
 from driftrate.race.contestants.base import Contestant, Player, Setup, grid
-from driftrate.race.models import Floats, Labels, Model
-from driftrate.schedules.base import TRAIL
 
-# The share of the past that running means of noise, curvature and loss keep a step.
-_MEMORY = 0.99
+_TORCH = (("torch", "torch"),)
+_CAPS = grid("max_rate", [0.1, 0.3, 1.0, 3.0])
 
 
-class _Descent(ABC):
-    """SGD on the flat weights, its rate from a rule that sees the gradients of single rows."""
+def _sequence(setup: Setup, **options: Any) -> Player:
+    from driftrate.race.contestants._attached import AttachedPlayer
+    from driftrate.schedules import MeasuredRate
 
-    def __init__(self, setup: Setup) -> None:
-        self.model = setup.model
-        self.theta = self.model.init(setup.seed)
-        self.rate: float | None = None
-
-    def step(self, x: Floats, y: Labels) -> Floats:
-        """Train on a batch and return its scores by the weights of before."""
-        scores, loss, gradients = self.model.parts(self.theta, x, y, parts=len(x))
-        if not isfinite(loss):  # the estimators would refuse it; the race marks it
-            return scores
-        gradient = gradients.mean(axis=0)
-        self.rate = self.choose(x, y, float(loss), gradients, gradient)
-        self.theta = self.theta - self.rate * gradient
-        return scores
-
-    @abstractmethod
-    def choose(
-        self, x: Floats, y: Labels, loss: float, gradients: Floats, gradient: Floats
-    ) -> float:
-        """Return the rate of this step."""
+    return AttachedPlayer(setup, MeasuredRate(**options))
 
 
-class MeasuredPlayer(_Descent):
-    """MeasuredRate: whatever fields of `Signal` its mode names, measured row by row.
+def _parts(setup: Setup, **options: Any) -> Player:
+    from driftrate.race.contestants._attached import PartsPlayer
+    from driftrate.schedules import MeasuredRate
 
-    Args:
-        setup: The model.
-        options: The fields of `MeasuredRate`.
-    """
-
-    def __init__(self, setup: Setup, options: dict[str, Any]) -> None:
-        super().__init__(setup)
-        self.rule = dr.MeasuredRate(**options)
-        self.state = self.rule.init()
-        self.trail = np.zeros_like(self.theta)
-
-    def choose(
-        self, x: Floats, y: Labels, loss: float, gradients: Floats, gradient: Floats
-    ) -> float:
-        """Return the rate of this step."""
-        parts = estimate.from_parts(gradients)
-        fields = {
-            "batch_size": len(x),
-            "loss": loss,
-            "parts": len(gradients),
-            "cross": float(parts.cross),
-            "spread": float(parts.spread),
-            "grad_sq": float(parts.grad_sq),
-            "dim": self.theta.size,
-            "trail": float(gradient @ self.trail),
-        }
-        signal = dr.Signal(**{name: fields[name] for name in self.rule.signals})
-        rate, self.state = self.rule.update(self.state, signal)
-        self.trail = TRAIL * self.trail + gradient
-        return float(rate)
+    return PartsPlayer(setup, MeasuredRate(**options))
 
 
-class _Constants:
-    """Running estimates of what the paper's rates must be told.
-
-    L: the largest secant along the last step, both ends on the present batch. h: their running
-    mean, the curvature where the learner moves. σ²: the variance of one row's gradient. D: twice
-    the farthest distance from the start, at least 1. γ: the learner's steps less its own noise.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.largest = estimate.RunningSmoothness()
-        self.farthest = estimate.RunningDiameter(floor=1.0)
-        self.steep, self.far = self.largest.init(), self.farthest.init()
-        self.moved = estimate.DebiasedShift().init()
-        self.start: Floats | None = None
-        self.before: Floats | None = None
-        self.smoothness = self.curvature = self.diameter = 1.0
-        self.variance = self.shift = 0.0
-        self.count = 0
-
-    def look(self, theta: Floats, x: Floats, y: Labels, gradients: Floats, mean: Floats) -> None:
-        """Take in one batch, with the gradients of its rows at θ."""
-        if self.start is None or self.before is None:
-            self.start = theta
-            # No step yet: a short one along the gradient tells the curvature of this batch.
-            self.before = theta - 1e-4 * mean / max(float(np.linalg.norm(mean)), 1e-30)
-        other = self.model.gradients(self.before, x, y)[1]
-        secant = float(estimate.secant(theta, mean, self.before, other))
-        parts = estimate.from_parts(gradients)
-        weight = max(1.0 / (self.count + 1), 1.0 - _MEMORY)
-        self.variance += weight * (float(parts.spread) * len(x) - self.variance)
-        if secant > 0.0:
-            self.smoothness, self.steep = self.largest.update(self.steep, secant)
-            self.curvature += weight * (secant - self.curvature)
-        distance = float(np.linalg.norm(theta - self.start))
-        self.diameter, self.far = self.farthest.update(self.far, distance)
-        length = float(np.linalg.norm(theta - self.before)) if self.count else 0.0
-        rule = estimate.DebiasedShift(curvature=self.curvature)
-        self.shift, self.moved = rule.update(
-            self.moved,
-            dr.Signal(step_length=length, grad_sq=float(parts.grad_sq), spread=float(parts.spread)),
-        )
-        self.before = theta
-        self.count += 1
-
-
-class _Estimated(_Descent):
-    """A rate of the paper whose constants are the newest estimates at every step."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.known = _Constants(setup.model)
-        self.state: dict[str, Any] | None = None
-
-    def choose(
-        self, x: Floats, y: Labels, loss: float, gradients: Floats, gradient: Floats
-    ) -> float:
-        """Return the rate of this step."""
-        self.known.look(self.theta, x, y, gradients, gradient)
-        schedule, signal, scale = self.ask(x, y, loss)
-        if self.state is None:
-            self.state = schedule.init()
-        rate, self.state = schedule.update(self.state, signal)
-        return float(rate) * scale
-
-    @abstractmethod
-    def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
-        """Return the schedule, its signal, and what its rate is multiplied by."""
-
-
-class ConvexPlayer(_Estimated):
-    """ConvexRate with estimated L, σ, D and γ."""
-
-    def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
-        """Return the schedule, its signal, and what its rate is multiplied by."""
-        k = self.known
-        rate = dr.ConvexRate(k.smoothness, noise_std=k.variance**0.5, diameter=k.diameter)
-        return rate, dr.Signal(batch_size=len(x), shift=k.shift), 1.0
-
-
-class LinearPlayer(_Estimated):
-    """LinearRate in units of L: gradients over L have the curvature 1 that it assumes, or less."""
-
-    def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
-        """Return the schedule, its signal, and what its rate is multiplied by."""
-        k = self.known
-        noise = (k.variance / self.model.size) ** 0.5 / k.smoothness
-        rate = dr.LinearRate(self.model.size, noise_std=noise)
-        return rate, dr.Signal(batch_size=len(x), shift=k.shift), 1.0 / k.smoothness
-
-
-class NonconvexPlayer(_Estimated):
-    """NonconvexRate with estimated L and σ.
-
-    The loss is the running mean before this batch; its shift the running mean, signs kept, of this
-    batch's loss less the last one's, both at the present weights.
-    """
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.last: tuple[Floats, Labels] | None = None
-        self.loss: float | None = None
-        self.change = 0.0
-
-    def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
-        """Return the schedule, its signal, and what its rate is multiplied by."""
-        k, expected = self.known, loss if self.loss is None else self.loss
-        if self.last is not None:
-            old = float(self.model.gradients(self.theta, *self.last)[0])
-            self.change += 0.1 * (loss - old - self.change)
-        self.last, self.loss = (x, y), expected + 0.1 * (loss - expected)
-        rate = dr.NonconvexRate(k.smoothness, noise_std=k.variance**0.5)
-        signal = dr.Signal(batch_size=len(x), loss=expected, loss_shift=abs(self.change))
-        return rate, signal, 1.0
-
-
-def _measured(setup: Setup, **options: Any) -> Player:
-    return MeasuredPlayer(setup, options)
-
-
-CONTESTANTS: tuple[Contestant, ...] = (
-    Contestant("ConvexRate", "driftrate", ConvexPlayer, ours=True),
-    Contestant("NonconvexRate", "driftrate", NonconvexPlayer, ours=True),
-    Contestant("LinearRate", "driftrate", LinearPlayer, ours=True),
-    Contestant(
-        "MeasuredRate", "driftrate", _measured, grid("max_rate", [0.1, 0.3, 1.0, 3.0]), ours=True
-    ),
+CONTESTANTS = (
+    Contestant("MeasuredRate", "driftrate", _sequence, _CAPS, ours=True, packages=_TORCH),
+    Contestant("MeasuredRate parts", "driftrate", _parts, _CAPS, ours=True, packages=_TORCH),
 )

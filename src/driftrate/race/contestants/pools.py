@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from driftrate.learners import HedgedSGD
+from driftrate.learners.hedged_sgd import HedgedSGD
+from driftrate.learners.hedged_sgd_fast import FastHedgedSGD
 from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Player, Setup, grid
 from driftrate.race.models import Floats, Labels
 
@@ -61,7 +62,7 @@ class Ader:
 
 
 class HedgedPlayer:
-    """HedgedSGD on the flat weights; every copy sees the same batch.
+    """HedgedSGD, by its fast twin, on the flat weights; every copy sees the same batch.
 
     Args:
         setup: The model.
@@ -69,16 +70,15 @@ class HedgedPlayer:
     """
 
     def __init__(self, setup: Setup, options: dict[str, Any]) -> None:
-        self.model, self.pool = setup.model, HedgedSGD(**options)
-        self.state = self.pool.init(self.model.init(setup.seed))
+        self.model, rule = setup.model, HedgedSGD(**options)
+        self.pool = FastHedgedSGD(rule, rule.init(self.model.init(setup.seed)))
         self.rate: float | None = None
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        members = self.pool.members(self.state)
-        scores, losses, gradients = self.model.parts(members, x, y, parts=1)
-        self.state = self.pool.update(self.state, losses, gradients[0])
-        self.rate = float(self.pool.rate(self.state))
+        scores, losses, gradients = self.model.parts(self.pool.points, x, y, parts=1)
+        self.pool.update(losses, gradients[0])
+        self.rate = self.pool.rate
         mixture: Floats = scores[0]
         return mixture
 

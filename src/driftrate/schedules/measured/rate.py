@@ -159,6 +159,8 @@ class MeasuredRate(Schedule):
 
     def _step(self, xp: Any, state: State, signal: Signal) -> tuple[Array, State]:
         batch = _Batch.read(xp, self.mode, state, signal)
+        if xp is _scalars and batch.first and batch.square == 0.0:
+            return state["rate"], state  # it shows nothing, and NumPy would warn of 0/0
         bank = Bank.unpack(xp, state)
         vx = bank.xp
         level = None if self.max_rate is not None else _plain(xp, bank.mean(bank.level))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 
@@ -18,42 +17,10 @@ from driftrate.race.leaderboard import Leaderboard, Row
 from driftrate.race.page import render_race
 from driftrate.race.plan import Plan, make_plan
 from driftrate.race.screen import Screen
-from driftrate.race.store import Store
+from driftrate.race.settings import Race
+from driftrate.race.store import CellStore
 
 _SECONDS_BETWEEN_PAGES = 20.0
-
-
-@dataclass(frozen=True)
-class Race:
-    """What to race, and how.
-
-    Args:
-        streams: Files, or names such as `synthetic:spiral`.
-        target: The target column of the files.
-        time: The time column of the files.
-        methods: The methods; all that are installed if empty.
-        model: The model; the linear one that fits the target if None.
-        batch: Rows in a batch.
-        seeds: Seeds of each method and setting.
-        grid: Whether to run the grids beside the defaults.
-        engine: `local` or `dask`.
-        scheduler: The address of a Dask scheduler.
-        jobs: How many cells to play at once.
-        limit: The time limit of a cell in seconds; None for no limit.
-    """
-
-    streams: Sequence[str]
-    target: str | None = None
-    time: str | None = None
-    methods: Sequence[str] = ()
-    model: str | None = None
-    batch: int = 16
-    seeds: int = 1
-    grid: bool = True
-    engine: str = "local"
-    scheduler: str | None = None
-    jobs: int = 2
-    limit: float | None = 600.0
 
 
 def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
@@ -74,17 +41,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         DriftrateError: The settings do not fit, or the folder cannot be written.
     """
     check_engine(settings.engine, settings.scheduler)
-    plan = make_plan(
-        settings.streams,
-        contestants(),
-        target=settings.target,
-        time=settings.time,
-        methods=settings.methods,
-        model=settings.model,
-        batch=settings.batch,
-        seeds=settings.seeds,
-        grid=settings.grid,
-    )
+    plan = make_plan(settings, contestants())
     rows = {spec: source.rows for spec, source in plan.sources.items()}
     results: dict[Cell, Result] = {}
 
@@ -102,7 +59,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         return board
 
     with (
-        Store(out / "race.sqlite") as store,
+        CellStore(out / "race.sqlite") as store,
         Screen(plan.cells, rows, settings.jobs, show) as screen,
     ):
         written = monotonic()
@@ -128,8 +85,9 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
 
 
 def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int) -> None:
-    write_whole(out / "leaderboard.json", json.dumps(_plain(board), indent=1) + "\n")
-    _write_parquet(out / "leaderboard.parquet", board)
+    rows = [asdict(row) for row in board.rows]
+    write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
+    _write_parquet(out / "leaderboard.parquet", rows)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
     lead = (
         f"{part}Batches of {settings.batch}, {settings.seeds} seed{'s' * (settings.seeds != 1)}, "
@@ -138,23 +96,15 @@ def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int)
     write_whole(out / "index.html", render_race(board, lead, plan.absent))
 
 
-def _plain(board: Leaderboard) -> list[dict[str, object]]:
-    return [asdict(row) for row in board.rows]
-
-
-def _write_parquet(path: Path, board: Leaderboard) -> None:
+def _write_parquet(path: Path, rows: list[dict[str, object]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kinds = {"str": pa.string(), "bool": pa.bool_(), "int": pa.int64()}
+    kinds |= {"Column": pa.string(), "Status": pa.string()}
     # Told beforehand, so that a column without a value has its type all the same.
     schema = pa.schema(
-        {
-            name: kinds.get(
-                str(kind), pa.string() if kind in ("Column", "Status") else pa.float64()
-            )
-            for name, kind in Row.__annotations__.items()
-        }
+        {name: kinds.get(str(kind), pa.float64()) for name, kind in Row.__annotations__.items()}
     )
     with unfinished(path) as part:
-        pq.write_table(pa.Table.from_pylist(_plain(board), schema=schema), part)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)

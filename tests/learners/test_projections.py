@@ -1,4 +1,4 @@
-"""Projections are nearest points; the ledger adds up."""
+"""Projections are nearest points."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,6 @@ from hypothesis.extra import numpy as arrays
 
 from driftrate.errors import ConfigError
 from driftrate.learners import Ball, Box
-from driftrate.simulation.ledger import Ledger
 
 VECTORS = arrays.arrays(np.float64, (3,), elements=st.floats(-5, 5))
 
@@ -33,17 +32,3 @@ def test_projections_on_torch_tensors():
 def test_bad_sets_are_refused(make):
     with pytest.raises(ConfigError):
         make()
-
-
-@given(steps=st.integers(1, 30), every=st.integers(1, 35))
-def test_the_ledger_keeps_and_adds(steps, every):
-    ledger = Ledger(steps, every, np.zeros, (2,))
-    values = np.random.default_rng(0).standard_normal((steps, 2))
-    for row in values:
-        ledger.add({"value": row, "one": 1.0}, {"sum": row})
-    kept = [t for t in range(1, steps + 1) if t % every == 0 or t == steps]
-    assert ledger.kept == kept
-    np.testing.assert_array_equal(ledger.column("value"), values[np.array(kept) - 1])
-    np.testing.assert_allclose(ledger.column("sum"), np.cumsum(values, 0)[np.array(kept) - 1])
-    assert ledger.column("one").shape == (len(kept), 2)
-    assert set(ledger.names) == {"value", "one", "sum"}

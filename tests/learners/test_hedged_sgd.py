@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from driftrate import learners
 from driftrate.errors import ConfigError, SignalError, StateError
 from driftrate.learners import Ball, HedgedSGD
 
@@ -327,7 +328,7 @@ def test_a_pool_resumes_bit_by_bit(pause):
 
 def test_states_of_others_are_refused():
     saved = POOL.dump(POOL.init(np.zeros(2)))
-    with pytest.raises(StateError, match="version"):
+    with pytest.raises(StateError, match="version 99; this driftrate reads version 1"):
         POOL.load({**saved, "version": 99})
     with pytest.raises(StateError, match="not of HedgedSGD"):
         POOL.load({**saved, "schedule": "LinearRate"})
@@ -409,3 +410,12 @@ def test_bad_configurations_and_shapes_are_named():
     state = POOL.init(np.zeros(3))
     with pytest.raises(SignalError, match="members"):
         POOL.update(state, np.zeros(POOL.copies), np.zeros((POOL.copies, 3)))
+
+
+def test_the_name_of_before_says_the_new_one():
+    with pytest.raises(AttributeError, match="HedgedRate is now HedgedSGD"):
+        _ = learners.HedgedRate
+    with pytest.raises(ImportError, match="HedgedRate is now HedgedSGD"):
+        from driftrate.learners import HedgedRate  # noqa: F401
+    with pytest.raises(AttributeError, match="no attribute 'HedgedRates'"):
+        _ = learners.HedgedRates

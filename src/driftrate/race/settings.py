@@ -1,0 +1,51 @@
+"""What a race may be told, each thing in one place: the command line is made from this record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from driftrate.errors import ConfigError
+from driftrate.race.cell import Reading
+
+
+@dataclass(frozen=True)
+class Race(Reading):
+    """What to race, and how: how the streams are read, and the following.
+
+    Args:
+        streams: CSV or Parquet files, river:NAME, openml:NAME, cytometry, or for example
+            synthetic:spiral,dim=128,hold=8.
+        methods: Methods, with commas between; all that are installed if none.
+        seeds: Seeds of each method and setting.
+        grid: Also run each method on a small grid of settings.
+        engine: local or dask.
+        scheduler: The address of a Dask scheduler, host:port.
+        jobs: Cells that are played at once.
+        limit: Seconds that one method may take on one stream.
+
+    Example:
+        >>> Race(["a.csv"], target="y", batch=8).reading
+        Reading(target='y', time=None, model=None, batch=8)
+    """
+
+    streams: Sequence[str]
+    methods: Sequence[str] = ()
+    seeds: int = 1
+    grid: bool = field(default=True, metadata={"flag": "--grid/--defaults-only"})
+    engine: str = "local"
+    scheduler: str | None = None
+    jobs: int = 2
+    limit: float | None = 600.0
+
+    def __post_init__(self) -> None:
+        self.check_counts("batch", "seeds", "jobs")
+        if not self.streams:
+            raise ConfigError("no stream given: name a file, or for example synthetic:spiral")
+        if self.limit is not None and not self.limit >= 0:
+            raise ConfigError(f"limit must be a number of seconds >= 0, got {self.limit!r}")
+
+    @property
+    def reading(self) -> Reading:
+        """How the streams are read."""
+        return Reading(**{one.name: getattr(self, one.name) for one in fields(Reading)})

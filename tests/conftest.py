@@ -1,0 +1,55 @@
+"""A copy of the library that tests may edit, to see which stored results outlive that."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from driftrate import _digest
+
+
+def forget():
+    """Let this process read the code anew, which it does once."""
+    for one in (_digest._digest, _digest._read):
+        one.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory):
+    copy = tmp_path_factory.mktemp("code") / "driftrate"
+    shutil.copytree(_digest._ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture
+def edit(copied, monkeypatch):
+    """Return a function that edits a file of the code that is digested; undone afterwards."""
+    monkeypatch.setattr(_digest, "_ROOT", copied)
+    forget()
+    kept = {}
+
+    def edit(file, change):
+        kept.setdefault(file, (copied / file).read_text())
+        new = change(kept[file])
+        assert new != kept[file]
+        (copied / file).write_text(new)
+        forget()
+
+    yield edit
+    for file, text in kept.items():
+        (copied / file).write_text(text)
+    forget()
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """Return a function that pretends that one package is of another version."""
+    real = _digest.version
+
+    def newer(package):
+        monkeypatch.setattr(_digest, "version", lambda one: "99" if one == package else real(one))
+        forget()
+
+    yield newer
+    forget()
