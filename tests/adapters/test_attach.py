@@ -797,7 +797,7 @@ def test_one_backward_pass_a_step_is_no_parts(mode):
         before, saved = flat(net.parameters()).detach().clone(), rate.state_dict()
         if step:
             for _ in range(2):  # and again, until the loop is mended
-                with pytest.raises(MissingSignal, match='measured nothing.*mode="sequence"'):
+                with pytest.raises(MissingSignal, match=r'measured nothing.*mode="sequence"'):
                     optimizer.step()
             assert torch.equal(flat(net.parameters()), before)
             assert rate.steps == 1

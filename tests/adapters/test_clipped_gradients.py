@@ -1,4 +1,4 @@
-"""Plain SGD whose gradients are all clipped to one norm: a change of units, but for outliers."""
+"""Plain SGD whose gradients are all clipped to one norm: a change of units."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Run:
                 self.rate.backward(self.loss, x, x @ target + noise)
             else:
                 self.loss(x, x @ target + noise).backward()
+            self.raw = float(self.w.grad.norm())
             if self.clip is not None:
                 torch.nn.utils.clip_grad_norm_([self.w], self.clip)
             self.optimizer.step()
@@ -53,15 +54,14 @@ def test_a_small_norm_is_a_change_of_units(mode):
     free = Run(None, mode)
     clipped = Run(0.1, mode)
     ours, theirs = (run.steps(range(STEPS)) for run in (clipped, free))
-    # Before this was undone: above 100, and far from the target at the end.
-    assert np.mean(ours[JUMP:]) < 3.0 * np.mean(theirs[JUMP:])
-    assert np.mean(ours[-50:]) < 1.5 * np.mean(theirs[-50:])
+    # As it arrives, the clipped gradient leaves an error above 100 to the end.
+    assert np.mean(ours[JUMP:]) < 2.0 * np.mean(theirs[JUMP:])
+    assert np.mean(ours[-50:]) < 0.05
     assert not free.rate._clipping.watching  # a loop that does not clip pays nothing
     assert clipped.rate._clipping.watching
-    # What is logged is of the gradients before clipping.
-    assert clipped.rate.record["signal"] != clipped.rate.record["signal"] or (
-        abs(clipped.rate.record["signal"]) > 0.01
-    )
+    # What is used for the clipped gradient is the rate of the gradient times its length over c.
+    norm = clipped.rate.record["rate"] / clipped.rate._state["rate"] * 0.1
+    assert norm == pytest.approx(clipped.raw, rel=1e-5)
 
 
 def test_a_clipped_run_resumes_bit_by_bit():
@@ -78,19 +78,6 @@ def test_a_clipped_run_resumes_bit_by_bit():
         assert one.steps(range(stop, stop + 10)) == two.steps(range(stop, stop + 10))
 
 
-def test_outliers_stay_clipped():
-    clipping, w = Clipping(torch.zeros((), dtype=torch.float64)), torch.nn.Parameter(torch.ones(1))
-    for _ in range(3):
-        assert clipping.correct({"square": 0.01}, [w]) == 1.0
-    assert clipping.watching
-    for _ in range(5):  # norms of 4 that were clipped to 0.1
-        assert clipping.correct({"before": 16.0, "share": 0.1 / 4.0}, [w]) == pytest.approx(40.0)
-    # One of 400 takes the step of one of 12, and one below the threshold that of its own length.
-    assert clipping.correct({"before": 160000.0, "share": 0.1 / 400.0}, [w]) == pytest.approx(120.0)
-    assert clipping.correct({"before": 0.0025, "share": 1.0}, [w]) == 1.0
-    clipping.remove()
-
-
 def test_where_a_rate_was_told_clipping_is_left_alone():
     net = small_loop.model()
     for optimizer, schedule in (
@@ -103,10 +90,10 @@ def test_where_a_rate_was_told_clipping_is_left_alone():
 
 def test_ranks_that_clip_are_told_so():
     clipping, w = Clipping(torch.zeros(()), alone=False), torch.nn.Parameter(torch.ones(1))
-    clipping.correct({"square": 0.01}, [w])
-    clipping.correct({"square": 0.01}, [w])
+    assert not clipping.begins(0.01, [w])
+    assert not clipping.begins(0.01, [w])
     with pytest.warns(UserWarning, match="clip at a larger norm"):
-        clipping.correct({"square": 0.01}, [w])
-    assert clipping.correct({"square": 0.01}, [w]) == 1.0
+        assert not clipping.begins(0.01, [w])  # nothing is undone
+    assert not clipping.begins(0.01, [w])  # and it is said once
     assert not clipping.scale([w], [torch.ones(1)])
     assert not clipping._handles

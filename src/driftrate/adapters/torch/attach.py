@@ -69,10 +69,11 @@ def attach(
     not finite leaves the schedule's state, its rate and a trail of its own as they were.
 
     Where plain SGD gets every gradient clipped to the same norm, a rate without `max_rate` is
-    measured on the gradients before clipping, and raised by as much as clipping has shortened them:
-    only a gradient longer than three usual ones stays clipped. It is noticed by three equal norms
-    in a row. In distributed runs a warning says what to do instead; where all rates are tensors on
-    an accelerator, whose numbers are never read, it is not noticed.
+    measured on the gradients before clipping, and raised by as much as clipping has shortened them;
+    outliers are the schedule's to refuse, as `MeasuredRate` does. It is noticed by three equal
+    norms in a row, and the schedule starts afresh there. In distributed runs a warning says what to
+    do instead; where all rates are tensors on an accelerator, whose numbers are never read, it is
+    not noticed.
 
     With parameters on the CPU the schedule runs on Python floats. On an accelerator it runs there
     without any host sync where all rates are tensors of that device (`lr=torch.tensor(...,

@@ -88,6 +88,11 @@ class Observer:
         if self.blind is not None:
             self.blind += 1
 
+    def forget(self) -> None:
+        """Forget the gradients before this step."""
+        if self.trail is not None:
+            self.trail.buffers.clear()
+
     def remove(self) -> None:
         """Take back all hooks."""
 

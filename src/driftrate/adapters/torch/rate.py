@@ -455,7 +455,12 @@ class Rate(LRScheduler):
         # A step with a NaN or infinite gradient says nothing: the state and the rate stay.
         if signal is not None and all(math.isfinite(value) for value in fields.values()):
             self._assign(self.schedule.update(self._state, signal._replace(**fields))[1])
-        return 1.0 if self._clipping is None else self._clipping.correct(others, owners)
+        square = others.get("square", math.nan)
+        if self._clipping is not None and self._clipping.begins(square, owners):
+            # Gradients of constant length have said that no step helps, and the rate rose.
+            self._assign(self.schedule.init())
+            self._observer.forget()
+        return 1.0 / others.get("share", 1.0)
 
     def _assign(self, state: State) -> None:
         if self._on_device:
