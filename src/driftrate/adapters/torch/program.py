@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from array_api_compat import array_namespace
 from torch import Tensor
@@ -151,25 +149,34 @@ def _is_of_compiler(error: Exception) -> bool:
 
 def _packed(schedule: Schedule, state: State) -> Leaves:
     """Return the leaves of a state, in the order of its start."""
-    form = schedule._start()
-    pairs = [*zip(_leaves(form, form), _leaves(form, state), strict=True)]
-    reals = torch.cat([leaf.reshape(-1) for start, leaf in pairs if not isinstance(start, int)])
-    return reals, [leaf for start, leaf in pairs if isinstance(start, int)]
+    reals: list[Tensor] = []
+    counters: list[Tensor] = []
+
+    def sort(start: Any, leaf: Tensor) -> None:
+        if isinstance(start, int):
+            counters.append(leaf)
+        else:
+            reals.append(leaf.reshape(-1))
+
+    map_state(sort, schedule._start(), state)
+    return torch.cat(reals), counters
 
 
 def _unpacked(schedule: Schedule, leaves: Leaves) -> State:
     """Return the state as views of its leaves."""
-    form = schedule._start()
-    shapes = [np.shape(start) for start in _leaves(form, form) if not isinstance(start, int)]
-    pieces = leaves[0].split([math.prod(shape) for shape in shapes])
-    reals = iter([piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)])
-    counters = iter(leaves[1])
-    return map_state(lambda start: next(counters if isinstance(start, int) else reals), form)
+    start = schedule._start()
+    sizes: list[int] = []
+    map_state(lambda leaf: None if isinstance(leaf, int) else sizes.append(_size(leaf)), start)
+    reals, counters = iter(torch.split(leaves[0], sizes)), iter(leaves[1])
+
+    def fill(leaf: Any) -> Any:
+        if isinstance(leaf, int):
+            return next(counters)
+        return next(reals).view(getattr(leaf, "shape", ()))
+
+    return map_state(fill, start)
 
 
-def _leaves(form: State, state: State) -> Iterator[Any]:
-    for key, start in form.items():
-        if isinstance(start, dict):
-            yield from _leaves(start, state[key])
-        else:
-            yield state[key]
+def _size(leaf: Any) -> int:
+    """Return how many reals a leaf of a start holds: a number, or a NumPy vector."""
+    return int(getattr(leaf, "size", 1))
