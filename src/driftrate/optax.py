@@ -5,7 +5,7 @@ Example:
     >>> import driftrate as dr
     >>> import driftrate.optax
     >>> rate = dr.InverseTimeRate(0.5)
-    >>> optimizer = driftrate.optax.attach(optax.sgd(1.0), rate)
+    >>> optimizer = driftrate.optax.attach(optax.sgd(0.1), rate)
     >>> params = jnp.array([2.0, 4.0])
     >>> state = optimizer.init(params)
     >>> updates, state = optimizer.update(params, state, params)  # the gradient of |params|²/2
