@@ -501,8 +501,3 @@ class Rate(LRScheduler):
                 "what is remembered must exist, and the update be compiled, before a CUDA graph is"
                 " captured: take two steps before the capture"
             )
-
-
-def _number(leaf: Tensor) -> Any:
-    """Return a leaf as a state of Python numbers has it; there a vector is one of NumPy."""
-    return leaf.numpy() if leaf.ndim else leaf.item()
