@@ -167,7 +167,7 @@ def test_progress_and_its_missing_package(monkeypatch, capsys):
     assert run.regret.shape == (2, 5)
     assert "ConstantRate" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with pytest.raises(MissingDependency, match=r"pip install driftrate\[paper\]"):
+    with pytest.raises(MissingDependency, match=r"pip install 'driftrate\[paper\]'"):
         simulate(STREAM, dr.ConstantRate(0.1), seeds=2, progress=True)
 
 
@@ -175,7 +175,7 @@ def test_progress_and_its_missing_package(monkeypatch, capsys):
 def test_missing_packages_say_what_to_install(monkeypatch, module, tmp_path):
     run = simulate(STREAM, dr.ConstantRate(0.1), seeds=2)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingDependency, match=r"pip install driftrate\[paper\]"):
+    with pytest.raises(MissingDependency, match=r"pip install 'driftrate\[paper\]'"):
         run.to_parquet(tmp_path / "x") if module == "pyarrow" else run.plot()
 
 
