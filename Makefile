@@ -2,6 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+OLDEST := .venv-oldest/.ready
+# Any Python with a CUDA build of torch; what else the tests need goes into .venv-gpu beside it.
+GPU_PYTHON ?= python3
+GPU_PATH := PYTHONPATH=src:.venv-gpu
+# Enough of the tests to see every API that the lowest versions must have.
+OLDEST_TESTS := tests/conformance tests/schedules tests/estimate tests/simulation/test_runs.py \
+  tests/adapters/test_attach.py tests/adapters/test_gradient_transformation.py \
+  tests/adapters/test_fit_loop.py tests/adapters/test_estimators.py src/driftrate/adapters \
+  $(addprefix src/driftrate/,torch.py optax.py keras.py river.py sklearn.py)
 
 help: ## Show the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -22,6 +31,26 @@ lint: $(READY) ## Format check, lint, types, import directions
 test: lint ## Lint, type-check and test everything
 	$(BIN)/pytest -n 2 --dist loadgroup
 
+check: $(READY) $(OLDEST) ## What has no time in test: pages in a browser, oldest versions
+	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } \
+	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
+	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
+	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadgroup -W default $(OLDEST_TESTS)
+
+$(OLDEST): pyproject.toml .ci/oldest.py
+	$(PYTHON) -m venv .venv-oldest
+	$(PYTHON) .ci/oldest.py > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c .venv-oldest/constraints.txt -e '.[torch,jax,keras,river,sklearn]' \
+	  'pytest>=8' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
+	@touch $@
+
+gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not said)
+	@$(GPU_PATH) $(GPU_PYTHON) -c 'import pytest, array_api_compat' 2>/dev/null || \
+	  $(GPU_PYTHON) -m pip install --quiet --target .venv-gpu pytest array-api-compat
+	$(GPU_PATH) $(GPU_PYTHON) -m pytest --noconftest -rs -m gpu tests/adapters/test_on_gpu.py
+
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
 
@@ -37,4 +66,4 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
 	$(BIN)/python benchmarks/race.py --defaults-only
 
-.PHONY: help setup lint test coverage reproduce bench
+.PHONY: help setup lint test check gpu coverage reproduce bench

@@ -49,7 +49,7 @@ def update(rate: dr.Schedule, like: object = None) -> Callable[[], object]:
 
 
 def main() -> None:
-    rates = {name: cls.example() for name, cls in dr.registry().items()}
+    rates = {name: cls.example() for name, cls in dr.schedules.base.registry().items()}
     rates["LinearRate flow"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="flow")
     rates["LinearRate euler"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="euler")
     libraries = {

@@ -19,10 +19,10 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ from driftrate.race.cell import Cell as RaceCell
 from driftrate.race.cell import Reading, canonical
 from driftrate.race.play import play
 from driftrate.race.sources import resolve
-from driftrate.schedules.measured import filter as _measured_bank
+from driftrate.schedules.measured.tuning import TUNING
 from driftrate.simulation import GreedyRate, Record
 from driftrate.streams import (
     LinearStream,
@@ -268,16 +268,22 @@ def plot(found: Results, cells: list[Cell], names: list[str], path: Path) -> Non
 # Rest and jumps -----------------------------------------------------------------------------------
 
 RESTING = ((2, 64, 1.0), (16, 16, 1.0), (128, 64, 1.0))
-DEAF = ", deaf"  # the same rule, which never expects a jump: false alarms cost it nothing
+DEAF = ", deaf"
+
+
+class Deaf(dr.MeasuredRate):
+    """The same rule, which never expects a jump: false alarms cost it nothing."""
+
+    tuning = replace(TUNING, jump_chance=0.0)
 
 
 def rest(dim: int, size: int, noise: float, name: str, seeds: int) -> list[list[float]]:
     """Return each seed's regret after 10³, 10⁴ and 10⁵ steps of standstill."""
     stream = LinearStream(standstill(dim, 100_000), size, noise)
     rule = GreedyRate() if name == GREEDY else rules("linear")[name.removesuffix(DEAF)]
-    chance = 0.0 if name.endswith(DEAF) else _measured_bank._JUMP
-    with mock.patch.object(_measured_bank, "_JUMP", chance):
-        run = dr.simulate(stream, rule, seeds=seeds, seed=SEED, record=Record(every=1000))
+    if name.endswith(DEAF):
+        rule = Deaf(**{field.name: getattr(rule, field.name) for field in fields(rule)})
+    run = dr.simulate(stream, rule, seeds=seeds, seed=SEED, record=Record(every=1000))
     places = np.searchsorted(run.step, (1000, 10_000, 100_000))
     return cast(list[list[float]], run.regret[:, places].T.tolist())
 

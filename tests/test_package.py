@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -22,21 +23,18 @@ def python(executable, code):
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory):
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    subprocess.run([*build, "-o", str(folder), str(ROOT)], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory):
     """An environment that holds the wheel, numpy and array-api-compat, and nothing else."""
     folder = tmp_path_factory.mktemp("bare")
-    build = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "-o",
-        str(folder),
-        str(ROOT),
-    ]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
     venv.create(folder / "env", with_pip=False, symlinks=True)
     executable = folder / "env" / "bin" / "python"
     site = Path(python(executable, "import sysconfig; print(sysconfig.get_path('purelib'))"))
@@ -47,6 +45,17 @@ def bare(tmp_path_factory):
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q"]
     subprocess.run([*install, "--target", str(site), str(wheel)], check=True, capture_output=True)
     return executable
+
+
+def test_the_wheel_holds_the_library_and_no_tests(wheel):
+    with ZipFile(wheel) as opened:
+        names = set(opened.namelist())
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"driftrate"}
+    files = {path for path in (ROOT / "src").rglob("*") if path.is_file()}
+    ours = {str(f.relative_to(ROOT / "src")) for f in files if f.suffix != ".pyc"}
+    assert {name for name in names if name.startswith("driftrate/")} == ours
+    assert "driftrate/data/pancreas.json" in ours
 
 
 def test_imports_bare(bare):

@@ -11,35 +11,57 @@ Example:
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftrate import errors, estimate, schedules
 from driftrate._version import __version__
 from driftrate.estimate import Estimated
 from driftrate.schedules import *  # noqa: F403
 
-# Heavier rooms are opened when they are first asked for, so that `import driftrate` stays light.
-_ROOMS = ("learners", "simulation", "streams", "theory")
-_NAMES = {"HedgedSGD": "learners", "Run": "simulation", "simulate": "simulation"}
+if TYPE_CHECKING:
+    from driftrate import data, learners, simulation, streams, theory
+    from driftrate.learners import HedgedSGD
+    from driftrate.simulation import Run, simulate
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "Estimated",
+    "HedgedSGD",
+    "Run",
     "__version__",
+    "data",
     "errors",
     "estimate",
+    "learners",
     "schedules",
-    *schedules.__all__,
-    *_ROOMS,
-    *_NAMES,
+    "simulate",
+    "simulation",
+    "streams",
+    "theory",
 ]
+__all__ += schedules.__all__
 
+# Heavier rooms are opened when they are first asked for, so that `import driftrate` stays light.
+_ROOMS = ("data", "learners", "simulation", "streams", "theory")
+_NAMES = {"HedgedSGD": "learners", "Run": "simulation", "simulate": "simulation"}
+_GONE = {
+    "Estimator": "schedules.base.Estimator",
+    "HedgedRate": "HedgedSGD",
+    "State": "schedules.base.State",
+    "Wrapper": "schedules.wrappers.Wrapper",
+    "register": "schedules.base.register",
+    "registry": "schedules.base.registry",
+}
 
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"driftrate.{name}")
-    if name in _NAMES:
-        return getattr(import_module(f"driftrate.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'driftrate' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name in _ROOMS:
+            return import_module(f"driftrate.{name}")
+        if name in _NAMES:
+            return getattr(import_module(f"driftrate.{_NAMES[name]}"), name)
+        if name in _GONE:
+            raise errors.renamed(f"driftrate.{name}", f"driftrate.{_GONE[name]}")
+        raise AttributeError(f"module 'driftrate' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -100,19 +100,18 @@ def _parse(text: str, package: bool) -> _Module:
 
 
 def _imports(nodes: Sequence[ast.AST], package: bool) -> frozenset[str]:
-    """Return what a module imports of this library and uses or offers."""
+    """Return what a module imports of this library and uses, or offers to others."""
     notes = [getattr(node, key, None) for node in nodes for key in ("annotation", "returns")]
     aside = {one for note in notes if note is not None for one in ast.walk(note)}
     used = {node.id for node in nodes if isinstance(node, ast.Name) and node not in aside}
-    if "__all__" in used:  # what a door lists there
-        used |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
+    offers = package or "__all__" in used
     found = set()
     for node in nodes:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         above = node.module if isinstance(node, ast.ImportFrom) else None
         for alias in node.names:
-            if package or (alias.asname or alias.name).partition(".")[0] in used:
+            if offers or (alias.asname or alias.name).partition(".")[0] in used:
                 inner = f"{above}.{alias.name}" if above else alias.name
                 found.add(inner if above is None or _file(inner) else above)
     return frozenset(filter(_file, found))

@@ -30,7 +30,7 @@ def main() -> None:
 
 @contextmanager
 def _plainly() -> Iterator[None]:
-    """End with one line instead of a traceback where the user can do something about it."""
+    """End with one line, not a traceback, where the user can do something about it."""
     try:
         yield
     except DriftrateError as error:

@@ -5,7 +5,7 @@ Example:
     >>> import driftrate as dr
     >>> import driftrate.optax
     >>> rate = dr.InverseTimeRate(0.5)
-    >>> optimizer = driftrate.optax.attach(optax.sgd(1.0), rate)
+    >>> optimizer = driftrate.optax.attach(optax.sgd(0.1), rate)
     >>> params = jnp.array([2.0, 4.0])
     >>> state = optimizer.init(params)
     >>> updates, state = optimizer.update(params, state, params)  # the gradient of |params|²/2
@@ -13,18 +13,21 @@ Example:
     [1. 2.]
 """
 
-from driftrate.adapters.optax import (
-    RateState,
-    StatefulRate,
-    StatefulRateState,
-    attach,
-    from_parts,
-    load,
-    notify_shift,
-    record,
-    scale_by_rate,
-    split_value_and_grad,
-)
+from driftrate.errors import needs
+
+with needs("driftrate.optax", "jax"):
+    from driftrate.adapters.optax import (
+        RateState,
+        StatefulRate,
+        StatefulRateState,
+        attach,
+        from_parts,
+        load,
+        notify_shift,
+        record,
+        scale_by_rate,
+        split_value_and_grad,
+    )
 
 __all__ = [
     "RateState",

@@ -13,6 +13,7 @@ import shifting_problem as problem
 
 import driftrate as dr
 import driftrate.keras
+from driftrate.adapters._observe import KEYS
 from driftrate.errors import ConfigError, DriftrateError, MissingSignal, SignalError, StateError
 
 DIM, BATCH, STEPS = problem.DIM, problem.BATCH, problem.STEPS
@@ -150,7 +151,7 @@ def saving(found, folder):
     place = next(i for i, v in enumerate(other.optimizer.variables) if v.name == "stamp")
     aged = {**store, str(place): np.array([99, store[str(place)][1]], np.int32)}
     text = raised(StateError, lambda: other.optimizer.load_own_variables(aged))
-    assert "version 99; this driftrate reads version 1" in text
+    assert "version 99; this driftrate reads version 2" in text
     missing = {key: store[key] for key in list(store)[:-1]}
     assert "variables" in raised(StateError, lambda: twin.load_own_variables(missing))
     copy = driftrate.keras.ScheduledOptimizer.from_config(attached("sequence").get_config())
@@ -195,8 +196,11 @@ def shifts():
     assert optimizer.schedule.schedule.schedule.max_rate == 1.0
     model = regression(optimizer)
     fit(model, stop=20)
-    rate = optimizer.record["rate"]
-    np.testing.assert_allclose(float(optimizer.learning_rate.value), 0.001 * rate, rtol=1e-6)
+    assert optimizer.metric == "moments"
+    assert tuple(optimizer.record) == KEYS
+    np.testing.assert_allclose(
+        float(optimizer.learning_rate.value), 0.001 * optimizer.record["factor"], rtol=1e-6
+    )
     before = [np.array(v.value.tolist()) for v in optimizer.variables]
     optimizer.notify_shift("keep")
     after = [np.array(v.value.tolist()) for v in optimizer.variables]
@@ -206,7 +210,7 @@ def shifts():
     optimizer.notify_shift("keep", moments="decay", decay=0.25)
     np.testing.assert_allclose(moment.value.tolist(), 0.25 * old, rtol=1e-6)
     optimizer.notify_shift()
-    assert optimizer.record["rate"] == 0.0
+    assert float(optimizer._state["rate"].value) == 0.0
     assert int(optimizer.iterations) == 0
     assert not np.any(moment.value.tolist())
     fit(model, stop=20)
@@ -239,7 +243,10 @@ def refusals():
         (lambda: setattr(attach(sgd(), clock), "learning_rate", 0.1), "cannot be 0.1"),
     ]:
         assert text in raised(ConfigError, call), text
-    raised(SignalError, lambda: attach(sgd(), problem.GIVEN, batch_size=-1))
+    for bad in (0, -1, "32", True):
+        text = raised(ConfigError, lambda bad=bad: attach(sgd(), problem.GIVEN, batch_size=bad))
+        assert "batch_size must be a number > 0" in text
+    assert "metric" in raised(ConfigError, lambda: attach(sgd(), clock, metric="moments"))
     raised(SignalError, lambda: attach(sgd(), problem.GIVEN).tell(cross=1.0))
     told = attach(sgd(), problem.GIVEN, batch_size=8)
     weight = keras.Variable([1.0])
@@ -256,6 +263,69 @@ def refusals():
     assert 'which mode="sequence" cannot give: use mode="accumulation"' in text
 
 
+def told_for_one_step():
+    """What is told holds for the next step; a compiled step that lacks it stands still."""
+    optimizer = driftrate.keras.attach(keras.optimizers.SGD(), problem.GIVEN, batch_size=8)
+    weight, gradient = keras.Variable([1.0]), keras.ops.ones(1)
+    optimizer.tell(shift=0.5)
+    optimizer.apply([gradient], [weight])
+    assert optimizer.record["shift"] == 0.5
+    before = [np.array(v.value.tolist()) for v in (*optimizer.variables, weight)]
+    raised(MissingSignal, lambda: optimizer.apply([gradient], [weight]))
+    after = [np.array(v.value.tolist()) for v in (*optimizer.variables, weight)]
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
+    optimizer.tell(batch_size=16, shift=0.5)
+    optimizer.apply([gradient], [weight])
+    assert float(optimizer._next["batch_size"].value) == 8.0
+    assert np.isnan(float(optimizer._next["shift"].value))
+
+    # In `fit`, told before the first batch alone.
+    model = regression(attached("given"))
+    if keras.backend.backend() == "torch":
+        raised(MissingSignal, lambda: fit(model, stop=3))
+        return
+    rates = fit(model, stop=3).history
+    assert rates["rate"][0] == rates["rate"][1] == rates["rate"][2] > 0.0
+    assert rates["shift"][0] == 0.0
+    assert np.isnan(rates["shift"][1:]).all()
+
+
+def metric():
+    """Under Adam products are taken in its metric, with the moments before the step."""
+    optimizer = driftrate.keras.attach(keras.optimizers.Adam(0.01), dr.MeasuredRate())
+    assert optimizer.relative
+    core = dr.MeasuredRate(relative=True, mode="sequence")
+    state, trail, v = core.init(), np.zeros(3), np.zeros(3)
+    weight = keras.Variable([1.0, 1.0, 1.0])
+    for t, g in enumerate(np.random.default_rng(0).standard_normal((6, 3))):
+        optimizer.apply([keras.ops.convert_to_tensor(g, "float32")], [weight])
+        if t:
+            scale = np.sqrt(1.0 - 0.999**t) / (np.sqrt(v) + 1e-7)
+            fields = {"grad_sq": g @ (scale * g), "trail": g @ (scale * trail), "dim": 3.0}
+            _, state = core.update(state, dr.Signal(**fields))
+        trail, v = 0.9 * trail + g, 0.999 * v + 0.001 * g**2
+        np.testing.assert_allclose(optimizer.record["factor"], state["rate"], rtol=1e-3)
+    assert state["rate"] > 0.0
+    for kind in (keras.optimizers.RMSprop, keras.optimizers.Nadam, keras.optimizers.AdamW):
+        optimizer = driftrate.keras.attach(kind(0.01), dr.MeasuredRate())
+        for _ in range(3):
+            optimizer.apply([keras.ops.ones(3)], [weight])
+        assert 0.0 < optimizer.record["factor"] <= 1.0
+
+
+def two_schedules():
+    falls = keras.optimizers.schedules.ExponentialDecay(0.2, 1, 0.5)
+    optimizer = driftrate.keras.attach(
+        keras.optimizers.SGD(falls), dr.ConstantRate(0.4), scheduler="multiply"
+    )
+    optimizer = type(optimizer).from_config(optimizer.get_config())
+    weight, rates = keras.Variable([1.0]), []
+    for _ in range(3):
+        optimizer.apply([keras.ops.ones(1)], [weight])
+        rates.append(optimizer.record["rate"])
+    np.testing.assert_allclose(rates, [0.4, 0.2, 0.1], rtol=1e-6)
+
+
 def main(task: str, folder: Path) -> None:
     if task == "train":
         found = {}
@@ -263,6 +333,9 @@ def main(task: str, folder: Path) -> None:
         saving(found, folder)
         precision()
         shifts()
+        told_for_one_step()
+        metric()
+        two_schedules()
         refusals()
         np.savez(folder / "found.npz", **found)
         return

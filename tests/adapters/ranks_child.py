@@ -1,4 +1,4 @@
-"""One rank of a small DDP run: `torchrun ranks_child.py OUT STEPS [die]`."""
+"""One rank of a small DDP run: `torchrun ranks_child.py OUT STEPS [die] [accumulate]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 import driftrate.torch
 
 
-def main(out: Path, steps: int, die: bool) -> None:
+def main(out: Path, steps: int, die: bool, accumulate: bool) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     rank, world = dist.get_rank(), dist.get_world_size()
     net = small_loop.model()
@@ -31,7 +31,14 @@ def main(out: Path, steps: int, die: bool) -> None:
         x, y = small_loop.batch(step)
         mine = slice(rank * share, (rank + 1) * share)
         optimizer.zero_grad()
-        small_loop.loss(ddp, x[mine], y[mine]).backward()
+        if accumulate:
+            first = slice(mine.start, mine.start + share // 2)
+            second = slice(first.stop, mine.stop)
+            with ddp.no_sync():
+                (small_loop.loss(ddp, x[first], y[first]) / 2).backward()
+            (small_loop.loss(ddp, x[second], y[second]) / 2).backward()
+        else:
+            small_loop.loss(ddp, x[mine], y[mine]).backward()
         optimizer.step()
         rates.append(optimizer.param_groups[0]["lr"])
     torch.save({"rates": rates, "model": net.state_dict()}, out / f"{world}-{rank}.pt")
@@ -39,4 +46,4 @@ def main(out: Path, steps: int, die: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), "die" in sys.argv)
+    main(Path(sys.argv[1]), int(sys.argv[2]), "die" in sys.argv, "accumulate" in sys.argv)

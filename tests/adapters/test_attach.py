@@ -65,10 +65,10 @@ def test_same_trajectory_as_the_core(mode):
     assert rate.steps == small_loop.STEPS
 
 
-@pytest.mark.parametrize("name", sorted(dr.registry()))
+@pytest.mark.parametrize("name", sorted(dr.schedules.base.registry()))
 def test_every_schedule_attaches(name):
     """What no mode measures is told; the rates are those of the rule on the same signals."""
-    schedule = dr.registry()[name].example()
+    schedule = dr.schedules.base.registry()[name].example()
     net = small_loop.model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
     mode = "parts" if {"cross", "spread", "parts"} & set(schedule.signals) else None
@@ -415,6 +415,12 @@ def test_refusals_leave_the_optimizer_untouched(monkeypatch):
 
     refused("not a torch optimizer", opt=net)
     refused("must be a Schedule", schedule=0.1)
+    refused("HedgedSGD.*a learner with weights of its own", schedule=dr.HedgedSGD())
+    for size in (0, -1, math.nan, math.inf, "32", True):
+        refused("batch_size must be a number > 0, got", batch_size=size)
+    refused('scheduler must be "refuse" or "multiply"', scheduler="ignore")
+    still = torch.optim.SGD(net.parameters(), lr=0.0)
+    refused("make the optimizer with lr > 0", opt=still, scheduler="multiply")
     refused("mode must be one of", mode="half")
     refused("needs ddp=", mode="ranks")
     refused("DistributedDataParallel", ddp=net)
@@ -436,7 +442,8 @@ def test_refusals_leave_the_optimizer_untouched(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.distributed, "is_initialized", lambda: True)
         patch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
-        refused("ranks would disagree", mode="parts")
+        for mode in ("parts", "accumulation"):
+            refused('ranks would disagree: use mode="ranks" with ddp=model', mode=mode)
         attach(optimizer, Fraction(), mode="parts", ddp=False).detach()
 
     class Wrapping(torch.optim.Optimizer):
@@ -460,9 +467,11 @@ def test_errors_at_a_step_come_before_it():
     with pytest.raises(MissingSignal, match=r"attach\(batch_size"):
         optimizer.step()
     rate.tell(batch_size=4)
-    with pytest.raises(MissingSignal, match=r"rate.tell\(shift=...\)"):
+    with pytest.raises(MissingSignal, match=r"needs shift: tell\(shift=...\)"):
         optimizer.step()
-    rate.tell(batch_size=4, shift=-1.0)
+    with pytest.raises(SignalError, match="shift"):
+        rate.tell(batch_size=4, shift=-1.0)
+    rate.tell(batch_size=4, shift=torch.tensor(-1.0))  # what a tensor holds is seen at the step
     with pytest.raises(SignalError, match="shift"):
         optimizer.step()
     assert torch.equal(flat(net.parameters()), before)
@@ -526,14 +535,20 @@ def test_states_that_do_not_fit():
     small_loop.run(net, optimizer, rate, range(3))
     good = rate.state_dict()
     before = rate.record
+
+    def memory(**change):
+        last = good["observer"]["memory"]
+        return {"observer": {**good["observer"], "memory": {**last, **change}}}
+
     for change, match in [
-        ({"version": 7}, "version 7; this driftrate reads version 1"),
+        ({"version": 7}, "version 7; this driftrate reads version 2"),
         ({"mode": "parts"}, "of mode 'parts', this one of 'sequence'"),
-        ({"base_lrs": []}, "0 parameter groups, the optimizer 1"),
+        ({"groups": {**good["groups"], "bases": []}}, "0 parameter groups, the optimizer 1"),
         ({"schedule": dr.ConstantRate(0.1).dump(dr.ConstantRate(0.1).init())}, "ConstantRate"),
-        ({"source": {}}, "no sequence of gradients"),
-        ({"source": {**good["source"], "previous": []}}, "0 previous gradients"),
-        ({"source": {**good["source"], "previous": [torch.ones(1)] * 4}}, "of shape"),
+        ({"observer": {}}, "no measurements"),
+        ({"observer": {"blind": None}}, "no sequence of gradients"),
+        (memory(previous=[]), "0 previous gradients"),
+        (memory(previous=[torch.ones(1)] * 4), "of shape"),
     ]:
         with pytest.raises(StateError, match=match):
             rate.load_state_dict({**good, **change})
@@ -600,7 +615,7 @@ def test_detach_and_attach_again():
         (last,) = small_loop.run(net, optimizer, rate, range(1))
         rate.detach()
         assert small_loop.run(net, optimizer, None, range(2)) == [last, last]
-        assert not getattr(rate._source, "nodes", None)
+        assert not getattr(rate._observer, "nodes", None)
         again = attach(optimizer, Fraction(), mode=mode)
         small_loop.run(net, optimizer, again, range(3))
         assert (rate.steps, again.steps) == (1, 3)
@@ -689,7 +704,7 @@ def test_gradients_whose_memory_is_reused(habit):
             assert math.isnan(rate.record["signal"])
             continue
         records.append(rate.record)
-        assert rate._source.memory.holds is tidy
+        assert rate._observer.memory.holds is tidy
     if records:
         assert records[0] == pytest.approx(records[1], nan_ok=True)
 
@@ -772,6 +787,36 @@ def test_compiled_models_do_not_recompile(mode):
     assert len(set(rates)) > 6
 
 
+@pytest.mark.parametrize("mode", ["parts", "accumulation"])
+def test_one_backward_pass_a_step_is_no_parts(mode):
+    """The first may be a short batch; at the second the rate would stay 0 for ever."""
+    net, optimizer, rate = small_loop.start("SGD", mode)
+    for step in range(2):
+        optimizer.zero_grad()
+        small_loop.backward(None, net, step)
+        before, saved = flat(net.parameters()).detach().clone(), rate.state_dict()
+        if step:
+            for _ in range(2):  # and again, until the loop is mended
+                with pytest.raises(MissingSignal, match=r'measured nothing.*mode="sequence"'):
+                    optimizer.step()
+            assert torch.equal(flat(net.parameters()), before)
+            assert rate.steps == 1
+        else:
+            optimizer.step()
+    assert str(rate.state_dict()) == str(saved)
+    rates = small_loop.run(net, optimizer, rate, range(2, 6))
+    assert max(rates) > 0.0
+    for step in range(6, 9):  # later ones keep the rate
+        optimizer.zero_grad()
+        small_loop.backward(None, net, step)
+        optimizer.step()
+        assert optimizer.param_groups[0]["lr"] == rates[-1]
+    plain = torch.optim.SGD(net.parameters(), lr=0.1)
+    plain_rate = attach(plain, dr.ConstantRate(0.1), mode=mode)  # needs no parts
+    small_loop.run(net, plain, None, range(3))
+    assert plain_rate.steps == 3
+
+
 def torchrun(folder, world, steps, *more):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
     command += [f"--nproc-per-node={world}", str(HERE / "ranks_child.py"), str(folder), str(steps)]
@@ -780,10 +825,11 @@ def torchrun(folder, world, steps, *more):
     )
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_ranks_agree(tmp_path, world):
-    steps = 500
-    done = torchrun(tmp_path, world, steps)
+@pytest.mark.parametrize(("world", "how"), [(2, []), (4, []), (2, ["accumulate"])])
+def test_ranks_agree(tmp_path, world, how):
+    """Also where each rank's part is two backward passes, the first under no_sync."""
+    steps = 100 if how else 500
+    done = torchrun(tmp_path, world, steps, *how)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [torch.load(tmp_path / f"{world}-{r}.pt", weights_only=True) for r in range(world)]
     for other in ranks[1:]:

@@ -16,6 +16,8 @@ import pytest
 
 import driftrate as dr
 import driftrate.optax as adapter
+from driftrate.adapters._observe import KEYS
+from driftrate.adapters.optax.own import inspect
 from driftrate.errors import ConfigError, DriftrateError, MissingSignal, SignalError, StateError
 
 HERE = Path(__file__).parent
@@ -66,9 +68,9 @@ class TestTrajectory:
         assert rates[problem.JUMP - 20 : problem.JUMP].max() < 0.1
         assert rates[problem.JUMP : problem.JUMP + 10].max() > 0.3
 
-    @pytest.mark.parametrize("name", sorted(dr.registry()))
+    @pytest.mark.parametrize("name", sorted(dr.schedules.base.registry()))
     def test_every_schedule_drives_an_optimizer(self, name):
-        schedule = dr.registry()[name].example()
+        schedule = dr.schedules.base.registry()[name].example()
         optimizer = adapter.attach(optax.sgd(1.0), schedule, mode="given")
         told = {"batch_size": 8.0, "shift": 0.3, "loss": 0.5, "loss_shift": 0.1, "parts": 2.0}
         told |= {"step_length": 0.2, "grad_sq": 2.0, "cross": 0.5, "spread": 1.0}
@@ -121,7 +123,7 @@ class TestTransforms:
 
     def test_the_schedule_sees_raw_gradients(self):
         """Adam's own normalisation must not reach the schedule."""
-        optimizer = child.attached("sequence", optax.adam(1.0))
+        optimizer = child.attached("sequence", optax.adam(1.0), metric="plain")
         gradient = jnp.array([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
         state = optimizer.init(gradient)
         for _ in range(2):
@@ -243,9 +245,11 @@ class TestTransforms:
 
     def test_the_estimated_shift_is_on_record(self):
         _, _, state = child.run(child.attached("parts"), "parts", jnp.float32, steps=range(5))
-        assert sorted(adapter.record(state)) == ["noise", "rate", "shift"]
-        inner = state.schedule["inner"]["estimator"]["estimate"]
-        assert adapter.record(state)["shift"] == inner
+        record = adapter.record(state)
+        assert tuple(record) == KEYS
+        assert record["shift"] == state.schedule["inner"]["estimator"]["estimate"]
+        assert np.isnan(record["signal"])  # which this schedule does not read
+        assert record["factor"] == pytest.approx(10.0 * record["rate"])
 
     def test_nothing_is_nan_before_the_first_gradient(self):
         with jax.debug_nans(True):
@@ -253,6 +257,143 @@ class TestTransforms:
             gradient = jnp.ones(problem.DIM)
             _, state = jax.jit(optimizer.update)(gradient, optimizer.init(gradient))
         assert adapter.record(state)["rate"] == 0.0
+
+
+class TestOwnRate:
+    """What a transformation hides: its rate, and how its moments divide."""
+
+    @pytest.mark.parametrize(
+        ("optimizer", "plain", "rate", "eps"),
+        [
+            (optax.sgd(0.1), True, 0.1, None),
+            (optax.chain(optax.clip(1.0), optax.sgd(0.1)), True, 0.1, None),
+            (optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1)), True, 0.1, None),
+            (optax.chain(optax.add_decayed_weights(0.01), optax.sgd(0.1)), True, 0.1, None),
+            (optax.inject_hyperparams(optax.sgd)(learning_rate=0.1), True, 0.1, None),
+            (optax.sgd(0.1, momentum=0.9), False, 0.1, None),
+            (optax.sgd(0.1, momentum=0.9, nesterov=True), False, 0.1, None),
+            (optax.adam(0.01), False, 0.01, 1e-8),
+            (optax.adamw(0.01, weight_decay=0.1), False, 0.01, 1e-8),
+            (optax.nadam(0.01, eps=1e-6), False, 0.01, 1e-6),
+            (optax.rmsprop(0.01, eps_in_sqrt=False), False, 0.01, 1e-8),
+            (optax.rmsprop(0.01), False, 0.01, 0.0),
+            (optax.inject_hyperparams(optax.lion)(learning_rate=0.1), False, 0.1, None),
+            (optax.lion(0.1), False, None, None),
+            (optax.adagrad(0.1), False, None, None),
+            (optax.lars(0.1), False, None, None),
+            (optax.masked(optax.sgd(0.1), {"a": True}), False, None, None),
+            (optax.multi_transform({"a": optax.sgd(0.1)}, {"x": "a"}), False, None, None),
+        ],
+    )
+    def test_it_is_found_or_stays_hidden(self, optimizer, plain, rate, eps):
+        own = inspect(optimizer)
+        assert own.base.plain == plain
+        assert own.base.rate == (None if rate is None else pytest.approx(rate, rel=1e-4))
+        assert (own.moments is None) == (eps is None)
+        if eps is not None:
+            assert own.moments.eps == pytest.approx(eps, rel=1e-3)
+
+    def test_root_and_decay_of_the_moments(self):
+        assert inspect(optax.adam(0.01, b2=0.99)).moments.decay == pytest.approx(0.99)
+        rms = inspect(optax.rmsprop(0.01)).moments
+        assert rms.root == pytest.approx(1e-8, rel=1e-3)
+        assert rms.decay is None
+
+    def test_a_rate_stands_instead_of_it(self):
+        gradient = jnp.array([3.0, -1.0])
+        for own in (optax.sgd(0.1), optax.sgd(1.0), optax.chain(optax.clip(5.0), optax.sgd(0.3))):
+            optimizer = adapter.attach(own, dr.ConstantRate(0.5))
+            updates, state = optimizer.update(gradient, optimizer.init(gradient))
+            np.testing.assert_allclose(updates, -0.5 * gradient, rtol=1e-6)
+            assert adapter.record(state)["rate"] == 0.5
+
+    def test_a_factor_multiplies_it(self):
+        gradient = jnp.array([3.0, -1.0])
+        optimizer = adapter.attach(optax.lion(0.1), dr.ConstantRate(0.5), relative=True)
+        updates, state = optimizer.update(gradient, optimizer.init(gradient), gradient)
+        np.testing.assert_allclose(
+            updates,
+            optax.lion(0.05).update(gradient, optax.lion(0.05).init(gradient), gradient)[0],
+            rtol=1e-6,
+        )
+        assert np.isnan(adapter.record(state)["rate"])
+        assert adapter.record(state)["factor"] == 0.5
+
+    def test_an_injected_rate_is_read_at_each_step(self):
+        gradient = jnp.array([3.0, -1.0])
+        own = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
+        optimizer = adapter.attach(own, dr.ConstantRate(0.5))
+        state = optimizer.init(gradient)
+        state.inner.hyperparams["learning_rate"] = jnp.asarray(0.2)
+        updates, state = optimizer.update(gradient, state, gradient)
+        np.testing.assert_allclose(updates, -0.5 * gradient, rtol=1e-6)
+
+    @pytest.mark.parametrize("inject", [False, True])
+    def test_a_schedule_of_its_own_is_multiplied(self, inject):
+        falls = optax.piecewise_constant_schedule(0.2, {1: 0.5})
+        own = optax.inject_hyperparams(optax.sgd)(falls) if inject else optax.sgd(falls)
+        optimizer = adapter.attach(own, dr.ConstantRate(0.5), scheduler="multiply")
+        gradient, found = jnp.array([2.0]), []
+        state = optimizer.init(gradient)
+        for _ in range(3):
+            updates, state = optimizer.update(gradient, state, gradient)
+            found.append(float(updates[0]))
+        np.testing.assert_allclose(found, [-1.0, -0.5, -0.5], rtol=1e-6)
+        rate = float(adapter.record(state)["rate"])
+        assert rate == pytest.approx(0.25) if inject else np.isnan(rate)
+
+    def test_gradients_are_compared_in_the_metric_of_adam(self):
+        schedule = dr.Clip(problem.MEASURED, max=1.0)
+        optimizer = adapter.attach(optax.adam(0.01), schedule)
+        rng = np.random.default_rng(0)
+        rows = jnp.asarray(rng.standard_normal((6, 3)), jnp.float32)
+        state = optimizer.init(rows[0])
+        core = dr.Clip(dr.MeasuredRate(relative=True, mode="sequence"), max=1.0)
+        own, trail, v = core.init(), np.zeros(3), np.zeros(3)
+        for t, g in enumerate(np.asarray(rows, np.float64)):
+            _, state = optimizer.update(jnp.asarray(g, jnp.float32), state, rows[0])
+            if t:
+                weight = np.sqrt(1.0 - 0.999**t) / (np.sqrt(v) + 1e-8)
+                fields = {"grad_sq": g @ (weight * g), "trail": g @ (weight * trail), "dim": 3.0}
+                _, own = core.update(own, dr.Signal(**fields))
+            trail, v = 0.9 * trail + g, 0.999 * v + 0.001 * g**2
+            np.testing.assert_allclose(adapter.record(state)["factor"], own["rate"], rtol=1e-4)
+        assert own["rate"] > 0.0
+
+    def test_complex_parameters(self):
+        """The steps of the same numbers as pairs of real ones."""
+        rng = np.random.default_rng(1)
+        rows = jnp.asarray(rng.standard_normal((8, 4)), jnp.float32)
+        schedule = problem.SCHEDULE
+        one = adapter.attach(optax.sgd(0.1), schedule, batch_size=8)
+        states = [one.init(rows[0]), one.init(jax.lax.complex(rows[0, :2], rows[0, 2:]))]
+        for row in rows:
+            real, states[0] = one.update(row, states[0])
+            pair, states[1] = one.update(jax.lax.complex(row[:2], row[2:]), states[1])
+            assert pair.dtype == jnp.complex64
+            np.testing.assert_allclose(jnp.concatenate([pair.real, pair.imag]), real, rtol=1e-5)
+            assert not jnp.iscomplexobj(adapter.record(states[1])["rate"])
+        assert adapter.record(states[1])["rate"] > 0.0
+
+    def test_leaves_without_a_gradient_stay_as_they_are(self):
+        params = {"w": jnp.ones(2), "none": None, "count": jnp.arange(3), "late": jnp.ones(1)}
+        gradient = {
+            "w": jnp.ones(2),
+            "none": None,
+            "count": np.zeros(3, jax.dtypes.float0),
+            "late": None,
+        }
+        keep = optax.GradientTransformation(
+            lambda params: optax.EmptyState(), lambda updates, state, params=None: (updates, state)
+        )
+        for schedule in (problem.MEASURED, problem.SCHEDULE):
+            optimizer = adapter.attach(keep, schedule, batch_size=8, relative=True)
+            state = optimizer.init(params)
+            for _ in range(3):
+                updates, state = optimizer.update(gradient, state)
+            assert updates["count"] is gradient["count"]
+            assert updates["none"] is updates["late"] is None
+            assert np.isfinite(adapter.record(state)["factor"])
 
 
 class TestStatefulSchedule:
@@ -294,7 +435,7 @@ class TestStatefulSchedule:
         signal = dr.Signal(batch_size=problem.BATCH, step_length=0.0)
         state = rate.update(rate.init(), parts=parts, signal=signal)
         assert rate(state) == state.schedule["rate"]
-        with pytest.raises(MissingSignal, match=r'spread.*mode="sequence" or mode="parts"'):
+        with pytest.raises(MissingSignal, match=r"needs spread.*signal=dr.Signal\(spread="):
             rate.update(rate.init(), signal=signal._replace(grad_sq=1.0))
         with pytest.raises(StateError, match="InverseTimeRate got a state of dict"):
             adapter.StatefulRate(dr.InverseTimeRate(1.0))({"rate": 0.0})
@@ -337,7 +478,7 @@ class TestState:
     def test_another_version_is_refused(self):
         fresh = child.attached("given").init(jnp.ones(2))
         old = fresh._replace(stamp=fresh.stamp.at[0].set(99))
-        with pytest.raises(StateError, match=r"version 99; this driftrate reads version 1"):
+        with pytest.raises(StateError, match=r"version 99; this driftrate reads version 2"):
             adapter.load(old, like=fresh)
 
     def test_another_schedule_is_refused(self):
@@ -353,6 +494,40 @@ class TestState:
         with pytest.raises(StateError, match="another structure"):
             adapter.load(damage(fresh), like=fresh)
 
+    def test_a_tree_that_lost_its_records_is_loaded(self):
+        """What Orbax restores without a target: dictionaries or lists instead of records."""
+
+        def lost(node, record):
+            if hasattr(node, "_asdict"):
+                return record({k: lost(v, record) for k, v in node._asdict().items()})
+            if isinstance(node, dict):
+                return {k: lost(v, record) for k, v in node.items()}
+            if isinstance(node, tuple):
+                return [lost(v, record) for v in node]
+            return np.asarray(node)
+
+        optimizer = child.attached("sequence", optax.adam(1.0))
+        gradient = jnp.arange(1.0, 4.0)
+        fresh = optimizer.init(gradient)
+        _, state = optimizer.update(gradient, fresh, gradient)
+        for record in (dict, lambda fields: list(fields.values())):
+            loaded = adapter.load(lost(state, record), like=fresh)
+            assert jax.tree.structure(loaded) == jax.tree.structure(state)
+            assert jax.tree.all(jax.tree.map(np.array_equal, loaded, state))
+        odd = lost(state, dict)
+        odd["another"] = odd.pop("trail", odd.pop("previous"))
+        with pytest.raises(StateError, match="restore with target="):
+            adapter.load(odd, like=fresh)
+
+    def test_record_of_two_asks_which(self):
+        optimizer = optax.multi_transform(
+            {"a": child.attached("given"), "b": child.attached("given")}, {"x": "a", "y": "b"}
+        )
+        state = optimizer.init({"x": jnp.ones(2), "y": jnp.ones(1)})
+        with pytest.raises(StateError, match=r"2 states of attach .*: pass one of them"):
+            adapter.record(state)
+        assert "rate" in adapter.record(state.inner_states["a"])
+
     def test_another_shape_is_refused(self):
         optimizer = child.attached("sequence")
         with pytest.raises(StateError, match=r"previous must be float32\(3,\).* float32\(2,\)"):
@@ -367,7 +542,7 @@ class TestState:
             optimizer.update(jnp.ones(2), other, signal=dr.Signal(shift=0.1))
 
     def test_record_needs_one_of_ours(self):
-        with pytest.raises(StateError, match="no state of attach"):
+        with pytest.raises(StateError, match="no states of attach"):
             adapter.record(optax.sgd(1.0).init(jnp.ones(2)))
 
 
@@ -375,26 +550,46 @@ class TestBadInput:
     def test_the_error_names_the_modes_that_can(self):
         gradient = jnp.ones(problem.DIM)
         optimizer = adapter.attach(optax.sgd(1.0), problem.SCHEDULE, mode="given", batch_size=8)
-        able = r'mode="given" cannot give it: use .*mode="sequence" or mode="parts"'
+        able = r'mode="given" did not get: use update\(\.\.\., signal=dr.Signal\(spread='
         with pytest.raises(MissingSignal, match=able) as info:
             optimizer.update(gradient, optimizer.init(gradient))
         assert "\n" not in str(info.value)
         with pytest.raises(MissingSignal, match=r"ConvexRate needs .*signal=dr.Signal\(shift="):
             child.attached("given").update(gradient, child.attached("given").init(gradient))
-        with pytest.raises(MissingSignal, match=r"measures it from update\(\.\.\., parts="):
+        with pytest.raises(MissingSignal, match=r"use update\(\.\.\., parts=gradients\) or"):
             child.attached("parts").update(gradient, child.attached("parts").init(gradient))
 
     @pytest.mark.parametrize(
         ("make", "text"),
         [
-            (lambda: adapter.attach(optax.sgd(1.0), 0.1), "must be a driftrate Schedule, got 0.1"),
+            (lambda: adapter.attach(optax.sgd(1.0), 0.1), "must be a Schedule, got 0.1"),
             (lambda: adapter.attach(1.0, dr.ConstantRate(0.1)), "optimizer must be"),
             (lambda: child.attached("ranks"), "one of .* got 'ranks'"),
             (
                 lambda: adapter.attach(optax.sgd(1.0), problem.GIVEN, batch_size=0),
                 "batch_size must be a number > 0, got 0",
             ),
-            (lambda: adapter.StatefulRate(0.1), "must be a driftrate Schedule"),
+            *(
+                (
+                    lambda bad=bad: adapter.attach(optax.sgd(0.1), problem.GIVEN, batch_size=bad),
+                    "batch_size must be a number > 0",
+                )
+                for bad in (-1, "32", True)
+            ),
+            (
+                lambda: adapter.attach(optax.lion(0.1), dr.ConstantRate(0.1)),
+                r"hides its own: write optax.inject_hyperparams\(optax.lion\)",
+            ),
+            (
+                lambda: adapter.attach(optax.sgd(lambda t: 0.1), dr.ConstantRate(0.1)),
+                'scheduler="multiply"',
+            ),
+            (
+                lambda: adapter.attach(optax.sgd(0.1), dr.ConstantRate(0.1), metric="moments"),
+                'use metric="plain"',
+            ),
+            (lambda: adapter.attach(optax.sgd(0.0), dr.ConstantRate(0.1)), "updates are 0"),
+            (lambda: adapter.StatefulRate(0.1), "must be a Schedule"),
             (lambda: adapter.split_value_and_grad(child.loss, 1), "integer >= 2, got 1"),
             (lambda: child.attached("given").init({}), "no parameters"),
             (

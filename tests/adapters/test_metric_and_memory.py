@@ -113,7 +113,7 @@ def test_the_plain_metric_is_a_choice():
         small_loop.run(net, optimizer, rate, [2])
         assert (HEARD[-1]["cross"] == pytest.approx(float(first @ second), rel=1e-9)) is plain
     momentum = torch.optim.SGD(small_loop.model().parameters(), lr=0.1, momentum=0.9)
-    assert attach(momentum, Listener())._source.metric is None
+    assert attach(momentum, Listener())._observer.metric is None
     with pytest.raises(ConfigError, match='"plain", "moments" or None, got \'adam\''):
         attach(torch.optim.Adam(net.parameters()), Listener(), metric="adam")
     net = small_loop.model()
@@ -199,7 +199,7 @@ def test_the_product_with_the_trail(mode, kind):
     optimizer = make(net.parameters())
     reads = ("batch_size", "dim", "grad_sq", "trail")
     rate = attach(optimizer, Listener(reads=reads), mode=mode)
-    weighed = rate._source.metric is not None
+    weighed = rate._observer.metric is not None
     assert rate.relative is (kind != "SGD")
     expected, trail = [], 0.0
     for step in range(8):
@@ -222,7 +222,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_trail_as_it_was(mode):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     rate = attach(optimizer, dr.MeasuredRate(max_rate=0.01), mode=mode)
     small_loop.run(net, optimizer, rate, range(3))
-    trail = rate._source.trail
+    trail = rate._observer.trail
     before = [tensor.clone() for tensor in trail.buffers.values()]
     optimizer.zero_grad()
     small_loop.backward(rate, net, 3)
@@ -245,11 +245,11 @@ def test_nothing_is_read_back_from_a_device(mode, schedule):
         for owner in owners:
             owner.grad = None
         for _ in range(2 if mode == "parts" else 1):
-            with rate._source.part(owners) if mode == "parts" else nullcontext():
+            with rate._observer.part(owners) if mode == "parts" else nullcontext():
                 (weights.sum() + small.sum()).backward()
         gradients = [owner.grad for owner in owners]
-        measured.append(rate._source.read(owners, gradients, None))
-        rate._source.stepped()
+        measured.append(rate._observer.read(owners, gradients, None))
+        rate._observer.stepped()
         for owner in owners:
             step, moment = torch.ones((), device="meta"), torch.ones_like(owner)
             optimizer.state[owner] = {"exp_avg_sq": moment, "exp_avg": moment, "step": step}
@@ -283,7 +283,7 @@ def test_a_resumed_trail_goes_on_bit_by_bit(kind, tmp_path):
 
 def held(rate):
     """The bytes of gradients that a rate keeps between steps, scalars left out."""
-    keepers = [rate._source.trail, getattr(rate._source, "memory", None), rate]
+    keepers = [rate._observer.trail, getattr(rate._observer, "memory", None), rate]
     buffers = [getattr(one, "buffers", getattr(one, "_weights", {})) for one in keepers if one]
     every = [tensor for buffer in buffers for tensor in buffer.values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in every)

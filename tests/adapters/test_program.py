@@ -14,7 +14,7 @@ from driftrate.errors import SignalError
 
 CPU = torch.device("cpu")
 LIKE = torch.zeros((), dtype=torch.float64)
-SCHEDULES = {name: cls.example() for name, cls in dr.registry().items()}
+SCHEDULES = {name: cls.example() for name, cls in dr.schedules.base.registry().items()}
 SCHEDULES |= {
     "sequence": dr.MeasuredRate(mode="sequence"),
     "wrapped": dr.Clip(dr.MeasuredRate(max_rate=1.0), 0.01, 0.5),

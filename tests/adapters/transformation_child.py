@@ -62,12 +62,11 @@ def run(optimizer, mode, dtype, theta=None, state=None, steps=range(problem.STEP
     return np.array(rates), np.array(weights), state
 
 
-def attached(mode, inner=None):
+def attached(mode, inner=None, **options):
     """The optimizer of a mode."""
-    inner = optax.sgd(1.0) if inner is None else inner
-    return driftrate.optax.attach(
-        inner, problem.rule(mode), mode=MODES.get(mode, mode), batch_size=problem.BATCH
-    )
+    inner = optax.sgd(0.1) if inner is None else inner
+    options = {"mode": MODES.get(mode, mode), "batch_size": problem.BATCH} | options
+    return driftrate.optax.attach(inner, problem.rule(mode), **options)
 
 
 def main(task: str, source: str, out: str) -> None:

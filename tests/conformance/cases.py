@@ -9,13 +9,18 @@ import driftrate as dr
 
 def schedules() -> dict[str, dr.Schedule]:
     """All registered schedules by their examples, and the forms that an example does not show."""
-    cases: dict[str, dr.Schedule] = {name: cls.example() for name, cls in dr.registry().items()}
+    cases: dict[str, dr.Schedule] = {
+        name: cls.example() for name, cls in dr.schedules.base.registry().items()
+    }
     cases["LinearRate-flow"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="flow")
     cases["LinearRate-free-flow"] = dr.LinearRate(dim=64, noise_std=0.5, form="flow")
     cases["LinearRate-euler"] = dr.LinearRate(dim=16, noise_std=0.5, max_rate=0.5, form="euler")
     cases["KnownShifts-restart"] = dr.KnownShifts(dr.InverseTimeRate(1.0), times=(20, 40))
     cases["nested"] = dr.Clip(dr.Warmup(dr.ConvexRate.example(), steps=7), max=0.3)
+    cases["MeasuredRate-default"] = dr.MeasuredRate()
+    cases["MeasuredRate-relative"] = dr.MeasuredRate(relative=True)
     cases["MeasuredRate-sequence"] = dr.MeasuredRate(max_rate=1.0, mode="sequence")
+    cases["MeasuredRate-attached"] = dr.MeasuredRate(mode="sequence", relative=True)
     return cases
 
 

@@ -114,7 +114,7 @@ def test_a_target_of_reals_may_be_classes_and_have_gaps(tmp_path):
         ("", {}, DataError, "rows.csv is empty"),
         ("a,y\n", {}, DataError, "no rows"),
         ("a,y\n1,\n2,\n", {}, DataError, "no rows with a target"),
-        ("y\n1\n2\n", {}, DataError, "no column beside"),
+        ("y\n1\n2\n", {}, DataError, "no column besides"),
         ("a,a,y\n1,2,3\n", {}, DataError, "more than one column 'a'"),
         ("a,y\n1,2,3\n4,5\n", {}, DataError, "cannot be read"),
         ("a,t,y\n1,noon,2\n2,one,3.5\n", {"time": "t"}, DataError, "ISO timestamps"),

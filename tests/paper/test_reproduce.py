@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 
@@ -14,8 +13,6 @@ from driftrate.errors import ConfigError, DataError
 from driftrate.paper import reproduce as room
 from driftrate.paper.base import Context, Piece
 from driftrate.paper.store import PieceStore
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def command(*arguments):
@@ -91,21 +88,3 @@ class TestBadInput:
         monkeypatch.setattr(module, "pieces", lambda _: [Piece("a", "", lambda: 1 / 0)])
         with pytest.raises(ZeroDivisionError):
             room.reproduce(["figure3"], tmp_path, Context(), jobs=1, show=False)
-
-
-@pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium here: the page is not opened in a browser"
-)
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_opens_in_a_browser(made, tmp_path, width):
-    out, _ = made
-    picture = tmp_path / "page.png"
-    call = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
-        "--disable-background-networking", "--disable-component-update", "--disable-quic",
-        "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}",
-        f"--window-size={width},2400", f"--screenshot={picture}", f"file://{out / 'index.html'}",
-    ]  # fmt: skip
-    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
-    assert picture.stat().st_size > 20_000
-    assert "CONSOLE" not in done.stderr

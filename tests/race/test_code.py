@@ -53,6 +53,7 @@ def add(text):
         ("data/_columns.py", WHO),
         ("race/contestants/_module.py", ["sgd", "MeasuredRate"]),
         ("race/contestants/filters.py", ["kalman forgetting"]),
+        ("race/contestants/estimated.py", ["ConvexRate"]),
         ("learners/hedged_sgd.py", ["HedgedSGD"]),
         ("learners/hedged_sgd_fast.py", ["HedgedSGD"]),
         ("learners/mixer.py", ["HedgedSGD"]),

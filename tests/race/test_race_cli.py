@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from driftrate.race.run import race
 from driftrate.race.screen import seconds_left
 from driftrate.race.settings import Race
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 STREAMS = ["synthetic:walk,dim=3,steps=60", "synthetic:spiral,dim=4,steps=100"]
 METHODS = ["HedgedSGD", "ader", "kalman forgetting"]
 KILLS = int(os.environ.get("DRIFTRATE_KILLS", "1"))
@@ -90,23 +88,6 @@ class TestOutput:
         assert defaults == sorted(defaults, reverse=True)
         first = [cell.stream for cell in cells if cell.setting == "default"]
         assert first == sorted(first, key=STREAMS.index)
-
-    @pytest.mark.skipif(
-        CHROMIUM is None, reason="no Chromium here: the page is not opened in a browser"
-    )
-    @pytest.mark.parametrize("width", [390, 1280])
-    def test_the_page_opens_in_a_browser(self, made, tmp_path, width):
-        out, _ = made
-        picture = tmp_path / "page.png"
-        browser = [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}",
-            f"--window-size={width},2400", f"--screenshot={picture}", f"file://{out}/index.html",
-        ]  # fmt: skip
-        done = subprocess.run(browser, capture_output=True, text=True, check=False, timeout=120)
-        assert picture.stat().st_size > 20_000
-        assert "CONSOLE" not in done.stderr
 
 
 def test_dask_gives_the_same_table(made, tmp_path):

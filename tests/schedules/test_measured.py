@@ -10,11 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import betaln
 
 import driftrate as dr
 from driftrate.errors import ConfigError, SignalError
-from driftrate.schedules.measured import filter as _measured_bank
 from driftrate.streams import LinearStream, bursty, random_walk, spiral, standstill
 
 MODES = ("parts", "sequence")
@@ -105,7 +103,7 @@ def test_any_signal_gives_a_rate_in_range(rows, missing, mode, lagged, top, sing
         with np.errstate(all="ignore"):
             rate, state = rule.update(state, dr.Signal(**kept))
         assert 0.0 <= rate <= most * (1.0 + 1e-6)
-        assert all(np.isfinite(value) for value in state.values())
+        assert all(np.all(np.isfinite(value)) for value in state.values())
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -120,7 +118,7 @@ def test_resumes_bitwise(mode):
         rate, state = rule.update(state, dr.Signal(**row))
         other, again = rule.update(again, dr.Signal(**row))
         assert rate == other
-    assert state == again
+    assert rule.dump(state) == rule.dump(again)
 
 
 @pytest.mark.parametrize("top", [None, 1.0])
@@ -185,12 +183,12 @@ def test_the_parts_of_a_jump_do_not_pass_for_a_small_curvature():
     """Where its halves disagree, what was foreseen is far below 0, and so would L be."""
     rule, loop = dr.MeasuredRate(), Loop(4, dim=4)
     state = loop.run(rule, rule.init(), 100)[2]
-    before = state["turned"] / state["walked"]
+    before = state["curvature_xy"] / state["curvature_xx"]
     row = loop.draw(rule)
     jump = row | {"cross": -2000.0 * row["spread"], "spread": 3000.0 * row["spread"]}
     state = rule.update(state, dr.Signal(**jump))[1]
     state = rule.update(state, dr.Signal(**loop.draw(rule)))[1]
-    assert state["turned"] / state["walked"] > 0.9 * before > 0.0
+    assert state["curvature_xy"] / state["curvature_xx"] > 0.9 * before > 0.0
 
 
 @pytest.mark.parametrize("times", [0.1, 3.0, 1000.0])
@@ -308,10 +306,9 @@ def test_the_chance_of_change_fades_without_end(mode):
     """One that stays at 10^-6 a step leaves a rate that stays, too: seen from 10^4 steps on."""
     rule, loop = dr.MeasuredRate(1.0, mode), Loop(5)
     state = loop.run(rule, rule.init(), 30)[2] | {"rest": 1e9}
-    others = [f"weight{j}" for j in range(1, 8)]
-    state |= {"weight0": 1.0} | dict.fromkeys(others, 1e-10)
+    state |= {"weight": np.array([1.0] + 7 * [1e-10])}
     state = loop.run(rule, state, 1)[2]
-    assert sum(state[name] for name in others) < 1e-7
+    assert state["weight"][1:].sum() < 1e-7
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -326,12 +323,6 @@ def test_finds_a_jump_after_rest(mode):
     assert found > 0.95 - 3.0 * math.sqrt(0.95 * 0.05 / 200)
 
 
-@given(a=st.floats(0.1, 1e5), b=st.sampled_from([6.0, 12.0, 24.0]))
-def test_the_normalizer_of_the_square_s_law(a, b):
-    # Stirling's series is cut after 1/(12x), x >= 6: what is left is below 1/(360·6³).
-    assert _measured_bank._beta(np, np.float64(a), b) == pytest.approx(betaln(a, b), abs=2e-5)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_tail_of_the_square_is_learned_at_rest(mode):
     """Normal noise has a thin one; noise that doubles from batch to batch has not."""
@@ -340,8 +331,8 @@ def test_the_tail_of_the_square_is_learned_at_rest(mode):
     regular, irregular = even.run(rule, rule.init(), 200)[2], rule.init()
     for octave in np.random.default_rng(2).standard_normal(200):
         irregular = odd.run(rule, irregular, 1, times=2.0**octave)[2]
-    assert regular["regular"] > 0.5
-    assert irregular["regular"] < 0.1
+    assert regular["thin"] > 0.5
+    assert irregular["thin"] < 0.1
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -21,7 +21,7 @@ _SHOWN = 5  # rows that an error names
 
 @dataclass(frozen=True)
 class Column:
-    """A column and how it becomes numbers.
+    """A column and how it is encoded.
 
     Args:
         name: Its name.
@@ -76,7 +76,7 @@ class Scanner:
         import pyarrow.compute as pc
 
         if self.kind is None:
-            if array.null_count == len(array):  # nothing to tell the kind by yet
+            if array.null_count == len(array):  # nothing shows the kind yet
                 self.missing = True
                 return
             self.kind = "number" if _mostly_numbers(array, self.name) else "category"
@@ -132,7 +132,7 @@ class TargetScanner:
         self.rows += len(present)
         if self.levels is not None:
             self.levels |= set(pc.unique(_text(present)).to_pylist())
-            # Beyond this nobody calls them classes, whatever was wanted: text may be unique.
+            # More are no classes, even if classes are asked for: every text may be unique.
             if len(self.levels) > 1000:
                 self.levels = None
 

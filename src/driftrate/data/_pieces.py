@@ -32,7 +32,7 @@ def schema(path: Path) -> list[str]:
 def pieces(path: Path) -> Iterator[tuple[Any, int]]:
     """Yield record batches, each with the number of rows before it.
 
-    All columns of a CSV come as text: a piece cannot tell what kind the next one will hold.
+    All columns of a CSV come as text: one piece does not determine what the next one holds.
     """
     arrow = _arrow()
     start = 0
@@ -52,7 +52,7 @@ def _arrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise MissingDependency(
-            "reading a table needs pyarrow: pip install driftrate[race]"
+            "reading a table needs pyarrow: pip install 'driftrate[race]'"
         ) from error
     return pyarrow
 

@@ -356,7 +356,7 @@ def _fetch(cache: str | os.PathLike[str] | None) -> Path:
         import_module("h5py")  # asked for first: without it the file would be of no use
     except ImportError as error:
         raise MissingDependency(
-            "downloading the cells needs pooch and h5py: pip install pooch h5py"
+            "downloading the cells needs pooch and h5py: pip install 'driftrate[paper]'"
         ) from error
     folder = Path(pooch.os_cache("driftrate") if cache is None else cache)
     kept = folder / FILES[0]

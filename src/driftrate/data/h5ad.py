@@ -14,7 +14,7 @@ from driftrate.errors import DataError, MissingDependency
 
 
 class Counts(NamedTuple):
-    """Raw counts of some genes, one row a cell."""
+    """Raw counts of some genes, one row per cell."""
 
     genes: npt.NDArray[np.float64]  # (cells, genes)
     total: npt.NDArray[np.float64]  # over all genes of the file
@@ -25,7 +25,7 @@ def read_counts(path: Path, genes: Sequence[str], label: str) -> Counts:
     """Read the counts of some genes, the total of each cell, and a label of each cell.
 
     All layouts that AnnData has written are understood: tables as groups or as compound
-    datasets, categories beside or below their column, X dense or sparse by rows or by columns.
+    datasets, categories next to their column or below it, X dense or sparse by rows or by columns.
 
     Args:
         path: The file.
@@ -44,7 +44,9 @@ def read_counts(path: Path, genes: Sequence[str], label: str) -> Counts:
     try:
         h5py = import_module("h5py")
     except ImportError as error:
-        raise MissingDependency("reading an .h5ad file needs h5py: pip install h5py") from error
+        raise MissingDependency(
+            "reading an .h5ad file needs h5py: pip install 'driftrate[paper]'"
+        ) from error
     try:
         with h5py.File(path, "r") as file:
             for part in ("X", "obs", "var"):

@@ -32,7 +32,7 @@ class Table:
     column holds, then to yield it. From the first reading nothing is used but the columns' kinds:
 
     - a number is one column; if any is missing, another column says where (missing numbers are NaN,
-      for whoever standardises to replace by the mean of what came before);
+      to be replaced by the running mean where features are standardised);
     - a category is one column of 0 and 1 for each of the first 32 levels in the order in which they
       appear, and one for all others; a missing one is a level of its own;
     - true and false are 1 and 0 in Parquet, and categories in CSV; dates are numbers in Parquet.
@@ -177,7 +177,7 @@ def scan_table(
         raise ConfigError(f"{name}: time and target are both {target!r}; they must differ")
     scanners = [_columns.Scanner(column) for column in names if column not in (target, time)]
     if not scanners:
-        raise DataError(f"{name} has no column beside target and time: nothing to learn from")
+        raise DataError(f"{name} has no column besides target and time: nothing to learn from")
     labels = _columns.TargetScanner(target, MOST_CLASSES, kind)
     order = _columns.OrderScanner(time)
     for piece, start in read():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Tables = Mapping[str, "pa.Table"]
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot be judged"]
 
-# The paper writes N(0, 0.1) and does not say which of the two 0.1 is.
+# The paper writes N(0, 0.1) and does not say whether 0.1 is the deviation or the variance.
 NOISE_READINGS = {"deviation": 0.1, "variance": sqrt(0.1)}
 
 
@@ -29,7 +29,7 @@ def algorithm1(dim: int, noise: float, cap: float, initial_error: float) -> Line
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Run where divergence is the subject and not news."""
+    """Ignore warnings of divergence, where divergence is what is studied."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*diverged", category=RuntimeWarning)
         yield

@@ -24,7 +24,7 @@ def _error(values: Any) -> float:
 
 
 def _larger_rates(tables: Tables) -> Found:
-    """At a noise level the claim holds if regret falls by over two errors at every step up."""
+    """The claim holds at a noise level if regret falls by two standard errors from rate to rate."""
     good = []
     for noise in figure1.NOISES:
         rate, regret = columns(tables[f"regret-{noise:g}"], "rate", "regret")

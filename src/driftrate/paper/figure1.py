@@ -57,7 +57,7 @@ def _trajectory() -> pa.Table:
 
 
 def pieces(context: Context) -> list[Piece]:
-    """List what is to be computed: one piece a noise level, and a run to look at."""
+    """List what is to be computed: one piece per noise level, and one run to draw."""
     runs = [
         Piece(
             f"regret-{noise:g}",

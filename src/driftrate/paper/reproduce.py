@@ -81,7 +81,7 @@ def _compute(store: PieceStore, figure: str, pieces: list[Piece], jobs: int) -> 
         return
     from joblib import Parallel, delayed
 
-    # One thread a process: more would fight over the same cores.
+    # One thread per process: more would compete for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
     yield from parallel(delayed(store.compute)(figure, piece) for piece in pieces)

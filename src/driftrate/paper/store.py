@@ -16,12 +16,12 @@ from driftrate.paper.base import Piece
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The packages whose versions decide results, beside NumPy.
+# The packages whose versions decide results, besides NumPy.
 _PACKAGES = {"figure6": ("scikit-learn", "torch")}
 
 
 class PieceStore:
-    """A folder of Parquet files, one a piece.
+    """A folder of Parquet files, one per piece.
 
     Args:
         folder: Where the files lie; it is made if missing.
@@ -57,7 +57,7 @@ class PieceStore:
         return self.folder / figure / f"picture-{name}.svg"
 
     def has(self, figure: str, piece: Piece) -> bool:
-        """Tell whether a piece is done."""
+        """Return whether a piece is done."""
         return self.path(figure, piece).exists()
 
     def read(self, figure: str, piece: Piece) -> pa.Table:
@@ -67,7 +67,7 @@ class PieceStore:
         return pq.read_table(self.path(figure, piece))
 
     def compute(self, figure: str, piece: Piece) -> None:
-        """Compute a piece and store it whole: a kill in between leaves no trace under its name."""
+        """Compute a piece and store it; a process that is killed leaves no half-written file."""
         import pyarrow.parquet as pq
 
         result = piece.compute()

@@ -40,7 +40,7 @@ def river(name: str, kind: str | None) -> tuple[tables.Table, str]:
         from river import datasets
     except ImportError as error:
         raise MissingDependency(
-            f"river:{name} needs River: pip install driftrate[river]"
+            f"river:{name} needs River: pip install 'driftrate[river]'"
         ) from error
     maker = getattr(datasets, name, None)
     if not isinstance(maker, type):
@@ -73,7 +73,7 @@ def openml(name: str, kind: str | None) -> tuple[tables.Table, str]:
         from sklearn.datasets import fetch_openml
     except ImportError as error:
         raise MissingDependency(
-            f"openml:{name} needs scikit-learn: pip install driftrate[sklearn]"
+            f"openml:{name} needs scikit-learn: pip install 'driftrate[sklearn]'"
         ) from error
     plain, _, edition = name.partition("@")
     try:

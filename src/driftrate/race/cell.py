@@ -17,9 +17,9 @@ Status = Literal["ok", "diverged", "failed", "timeout"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a stream is read: all that determines its batches, beside its name and content.
+    """How a stream is read: all that determines its batches, besides its name and content.
 
-    Every value is one of JSON, since a cell holds them all.
+    Every value is a JSON value, because a cell is stored and sent as JSON.
 
     Args:
         target: The target column of the files.
@@ -81,7 +81,7 @@ class Cell(Reading):
 
 
 class Result(TypedDict):
-    """What a cell came to; all of JSON, and all but the seconds the same on every run.
+    """The result of a cell: JSON values, the same on every run except for the seconds.
 
     `loss` and `error` are means over all steps played, `regret` is a sum and None where no oracle
     is known. Curves hold running means (regret: running sums; rate: the rates themselves) at

@@ -1,7 +1,7 @@
 """A process of its own for cells: one that hangs or crashes takes nothing else with it.
 
 Run as `python -m driftrate.race.child MODULE:FUNCTION`, it plays the cells that it is sent, a line
-of JSON each, and answers each with a line. It ends when whoever started it does.
+of JSON each, and answers each with a line. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import cast
 from driftrate.errors import ConfigError
 from driftrate.race.cell import Cell, Result, Status
 
-# How long past its limit a cell may be in one step before it is killed.
+# A cell that is in one step this long after its limit is killed.
 GRACE_SECONDS = 5.0
 # More threads would fight over the same cores, and make the timings lie.
 _ONE_THREAD = dict.fromkeys(
@@ -32,7 +32,7 @@ _ONE_THREAD = dict.fromkeys(
 
 
 def without_result(status: Status, message: str) -> Result:
-    """Return the result of a cell that came to nothing.
+    """Return the result of a cell that has no numbers.
 
     Example:
         >>> without_result("timeout", "over 60 s in one step")["loss"] is None
@@ -137,7 +137,7 @@ class Child:
         return b""
 
     def _end(self) -> str:
-        """Return how the process ended, with its last word."""
+        """Return how the process ended, with the last line of its stderr."""
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(BrokenPipeError):
@@ -160,7 +160,7 @@ def _serve(play_name: str) -> None:
     def listen() -> None:
         for line in sys.stdin:
             requests.put(line)
-        os._exit(0)  # whoever sent the cells is gone: the one being played is of no use
+        os._exit(0)  # the parent is gone: nobody will read the result
 
     threading.Thread(target=listen, daemon=True).start()
     print("ready", file=answers, flush=True)

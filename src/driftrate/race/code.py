@@ -5,7 +5,7 @@ from __future__ import annotations
 from driftrate._digest import digest
 from driftrate.race.contestants import Contestant
 
-# What names every contestant would make each of them depend on all others.
+# The list of all contestants would make each of them depend on all others.
 _ASIDE = ("driftrate.race.contestants", "driftrate.race.code")
 
 

@@ -64,7 +64,7 @@ class _Children:
         """End all of them: idle ones in peace, busy ones in mid-cell."""
         with self._turn:
             for child in self._all.difference(self._idle):
-                child.kill()  # whoever waits for its answer clears up
+                child.kill()  # the thread that waits for its answer cleans up
             for child in self._idle:
                 child.close()
             self._all.clear()
@@ -165,7 +165,7 @@ def _stored(
 
 @contextmanager
 def _quietly_closed(finished: Any) -> Iterator[Iterator[Finished]]:
-    """Close joblib's generator without its advice to whoever stops early."""
+    """Close joblib's generator without its warning about an early stop."""
     try:
         yield finished
     finally:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from driftrate.race.cell import Cell, Result, Status
 from driftrate.race.significance import LEVEL, Comparison, block_p_value, compare
 
-# Named before any race was run: the one of ours that stands or falls with the claim.
+# Chosen before any race was run: the method of ours that the claim is about.
 FLAGSHIP = "HedgedSGD"
-# The one whose best setting in hindsight is the best constant rate.
+# The method whose grid is over constant rates.
 CONSTANT = "sgd"
 Column = Literal["default", "best", "grid"]
 Curve = Literal["loss", "error", "regret", "rate"]
@@ -102,7 +102,7 @@ class Placing:
         streams: The number of streams it ran on.
         marked: On how many of them it failed, diverged or ran out of time.
         seconds_per_step: The median over streams of the wall time of a step.
-        tied: Whether the test does not tell it apart from the leader; None if it was left out.
+        tied: Whether it does not differ significantly from the leader; None if it was not tested.
     """
 
     method: str
@@ -124,7 +124,7 @@ class Lead:
         winner: The one with the lower loss.
         loser: The other.
         share: By which share of the loser's loss it is lower.
-        p: The p-value of the difference; None if it cannot be told.
+        p: The p-value of the difference; None if the curves are too short for a test.
     """
 
     winner: Row
@@ -229,7 +229,7 @@ class Leaderboard:
         return any(row.column == "best" for row in self.rows)
 
     def curves(self, row: Row, kind: Curve) -> tuple[list[int], npt.NDArray[np.float64]]:
-        """Return the steps and the curves of a row, one a seed; none if they differ in length."""
+        """Return the steps and the curves of a row, one per seed; none if they differ in length."""
         results = self._groups[row.stream, row.method, row.setting]
         steps = results[0]["curve_steps"]
         curves = [one[f"{kind}_curve"] for one in results]  # type: ignore[literal-required]
@@ -289,7 +289,7 @@ class Leaderboard:
         return sorted(placings, key=lambda placing: (placing.mean_rank, placing.method))
 
     def lead(self, winner: Row, loser: Row) -> Lead:
-        """Tell how far a row is ahead of another of the same stream."""
+        """Return how far a row is ahead of another of the same stream."""
         one, two = _order(winner), _order(loser)
         share = 1.0 - one / two if two > 0 else 0.0
         steps, first = self.curves(winner, "loss")

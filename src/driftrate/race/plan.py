@@ -1,4 +1,4 @@
-"""The cells of a race, in the order in which they tell most."""
+"""The cells of a race, ordered so that a first table is there soon."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class Plan:
         sources: The streams by how they were given.
         contestants: The methods by name.
         absent: Why methods that were not asked for by name cannot run here.
-        cells: What to play; defaults before grids and short streams before long ones, so that a
-            first table is there soon.
+        cells: What to play; defaults before grids, and short streams before long ones.
     """
 
     sources: Mapping[str, Source]

@@ -18,12 +18,12 @@ from driftrate.race.contestants import Player, Setup, contestants
 from driftrate.race.models import Floats, Task, errors, losses
 from driftrate.race.sources import Batch, Source, resolve
 
-# A mean loss of so many times that of predicting nothing is no result.
+# A mean loss above this many times that of predicting nothing (a score of 0) is a divergence.
 ABSURD = 1000.0
 
 
 class _Tally:
-    """Sums of what the steps came to, and their curves at a few points: any length, little memory.
+    """Sums over the steps and curves at a few of them: memory does not grow with the stream.
 
     Args:
         task: What is predicted.
@@ -43,7 +43,7 @@ class _Tally:
         self._places: list[int] = []
 
     def add(self, batch: Batch, scores: Floats, rate: float | None) -> bool:
-        """Take in one step; return whether its loss is finite, or leave it out."""
+        """Add one step and return True; leave it out and return False if its loss is not finite."""
         loss = float(losses(self._task, scores, batch.y).mean())
         if not isfinite(loss):
             return False
@@ -110,12 +110,12 @@ class _Tally:
 def play(cell: Cell, deadline: float | None = None) -> Result:
     """Play a cell to its end, whatever the contestant does.
 
-    Every batch is predicted by the weights of before it and then trained on. Where nature tells the
-    oracle, the regret of a step is the expected excess loss given the batch's features,
+    Every batch is predicted with the weights before it and then trained on. Where the oracle is
+    known, the regret of a step is the expected excess loss given the batch's features,
 
         mean over rows of E[ℓ(p, y) - ℓ(p*, y) | x],
 
-    p* the score of the best weights there are: for any predictor, without its weights being known.
+    with p* the score of the best weights. It needs no weights of the predictor.
 
     Args:
         cell: The cell.
@@ -175,14 +175,14 @@ def _prepare(cell: Cell) -> tuple[Source, Player]:
 
 
 def _quietly(stack: ExitStack) -> None:
-    """Let a cell print no warning: overflow is what divergence looks like."""
+    """Ignore warnings while a cell is played: a method that diverges overflows."""
     stack.enter_context(warnings.catch_warnings())
     warnings.simplefilter("ignore")
     stack.enter_context(np.errstate(all="ignore"))
 
 
 def _one_thread(stack: ExitStack) -> None:
-    """Let a cell use one thread; what its contestant needs is loaded by now."""
+    """Let a cell use one thread; to be called when its contestant has loaded its packages."""
     from threadpoolctl import threadpool_limits
 
     stack.enter_context(threadpool_limits(1))

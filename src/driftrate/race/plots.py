@@ -127,7 +127,7 @@ def _curve(one: Line, place: Place) -> str:
 
 
 def _path(x: Floats, y: Floats) -> str:
-    """Return a path through whole places, each told by the way from the last."""
+    """Return an SVG path through points rounded to integers, each relative to the last."""
     fine = np.isfinite(y)
     points = np.stack([x[fine], y[fine]], axis=1).round().astype(int)
     if not len(points):

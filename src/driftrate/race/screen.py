@@ -27,8 +27,8 @@ def seconds_left(
 ) -> float:
     """Estimate the computing time of cells from those that are done.
 
-    A cell takes as long as a row took its method so far, times its stream's rows; a method not seen
-    yet counts as an average one.
+    The time of a cell is its method's mean time per row so far, times the rows of its stream; a
+    method without a finished cell counts as an average one.
 
     Args:
         todo: The cells to come.

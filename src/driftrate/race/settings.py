@@ -1,4 +1,4 @@
-"""What a race may be told, each thing in one place: the command line is made from this record."""
+"""The options of a race, each in one place: the command line is made from this record."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Comparison:
     Args:
         test: The test in words, and why it was chosen.
         leader: The method with the best mean rank.
-        tied: The methods that the test does not tell apart from the leader, the leader included.
+        tied: The leader and the methods that do not differ significantly from it.
         p: The p-value of Friedman's test that all methods are alike; None where it was not made.
         critical_difference: The difference of mean ranks that is significant, if there is one.
     """
@@ -49,10 +49,10 @@ def compare(
 
     Args:
         ranks: The rank of each method on each stream.
-        losses: The loss of each method on each stream; infinite where it came to nothing.
+        losses: The loss of each method on each stream; infinite where it has no result.
 
     Returns:
-        The leader and those that cannot be told apart from it.
+        The leader and the methods that do not differ significantly from it.
 
     Example:
         >>> ranks = {"a": [1, 1, 1], "b": [2, 3, 2], "c": [3, 2, 3]}

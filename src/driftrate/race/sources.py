@@ -16,7 +16,7 @@ from driftrate.estimate.standard import Standardiser
 from driftrate.race.cell import Reading
 from driftrate.race.models import MODELS, NATURAL, Floats, Labels, Model, Task, make_model
 
-# Batches of small streams are kept, so that the contestants of a race share the preprocessing.
+# Batches of small streams are cached, so that the contestants of a race share preprocessing.
 _CACHE_BYTES = 256 * 2**20
 _cache: OrderedDict[tuple[object, ...], tuple[list[Batch], int]] = OrderedDict()
 
@@ -27,8 +27,8 @@ class Batch(NamedTuple):
     Args:
         x: Features (rows, n_features), the bias column last.
         y: Targets: reals, 0.0 and 1.0 of two classes, or whole class numbers of more.
-        oracle: The scores of the best weights there are, where nature tells them.
-        expected: The expected targets given x, where nature tells them.
+        oracle: The scores of the best weights, where they are known.
+        expected: The expected targets given x, where they are known.
     """
 
     x: Floats
@@ -41,8 +41,8 @@ class Batch(NamedTuple):
 class Source:
     """A stream, resolved: what it holds and how to get its batches.
 
-    The first batch of a table is looked at for its mean and deviation and not played; rows that do
-    not fill a last batch are left out.
+    The first batch of a table only starts the running mean and deviation and is not played. Rows
+    that do not fill a last batch are left out.
 
     Args:
         name: What a table calls it.
@@ -55,8 +55,8 @@ class Source:
         batch: The number of rows in a batch.
         seeded: Whether batches are drawn, a different stream for each seed.
         draw: A function of the seed that yields the batches.
-        key: What tells the content from that of other sources, beside the fields above.
-        unplayed: How many batches are looked at alone.
+        key: What identifies the content in the cache, besides the fields above.
+        unplayed: How many first batches only start the running scales.
     """
 
     name: str

@@ -35,8 +35,8 @@ CREATE TABLE IF NOT EXISTS claims (
 """
 
 
-# Not done: a cell that failed, since what was wrong may be mended by now, and one cut short by a
-# tighter time limit than today's.
+# Played again: a cell that failed, since the cause may be gone, and one that ran out of time under
+# a shorter limit than now.
 _DONE = (
     "FROM results WHERE key = ? AND status != 'failed' "
     "AND NOT (status = 'timeout' AND time_limit < ?)"
@@ -44,7 +44,7 @@ _DONE = (
 
 
 class CellStore:
-    """An SQLite file of results, one row a cell.
+    """An SQLite file of results, one row per cell.
 
     A rollback journal, not a write-ahead log: a race commits a few small rows a second, and the
     journal needs neither shared memory nor side files, so the store can be copied as one file and
@@ -130,7 +130,7 @@ class CellStore:
 
         Args:
             cell: The cell.
-            result: What it came to.
+            result: Its result.
             limit: The time limit in seconds that it ran under.
         """
         key = cell.key()
@@ -140,11 +140,11 @@ class CellStore:
             base.execute("DELETE FROM claims WHERE key = ?", (key,))
 
     def get(self, cell: Cell, limit: float = math.inf) -> Result | None:
-        """Return the result of a cell, if it needs not be played again.
+        """Return the result of a cell, if it need not be played again.
 
         Args:
             cell: The cell.
-            limit: Today's time limit in seconds: a result cut short by a tighter one is none.
+            limit: The present time limit in seconds; what ran out of a shorter one does not count.
         """
         with self._turn, self._told():
             row = self._base.execute(f"SELECT result {_DONE}", (cell.key(), limit)).fetchone()
@@ -155,7 +155,7 @@ class CellStore:
 
         Args:
             cell: The cell.
-            limit: Today's time limit in seconds.
+            limit: The present time limit in seconds.
 
         Returns:
             False if the cell is done, or if another process is at it.

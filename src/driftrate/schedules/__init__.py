@@ -1,6 +1,9 @@
-"""The rates: pure rules, free of frameworks, one file per schedule."""
+"""The rates: pure rules, free of frameworks, one file per schedule.
 
-from driftrate.schedules.base import Estimator, Schedule, Signal, State, register, registry
+To write one of your own, see `driftrate.schedules.base`.
+"""
+
+from driftrate.schedules.base import Schedule, Signal
 from driftrate.schedules.baselines import (
     ConstantRate,
     CosineRestartRate,
@@ -14,14 +17,13 @@ from driftrate.schedules.convex import ConvexRate
 from driftrate.schedules.linear import LinearRate
 from driftrate.schedules.measured import MeasuredRate
 from driftrate.schedules.nonconvex import NonconvexRate
-from driftrate.schedules.wrappers import Clip, KnownShifts, Warmup, Wrapper
+from driftrate.schedules.wrappers import Clip, KnownShifts, Warmup
 
 __all__ = [
     "Clip",
     "ConstantRate",
     "ConvexRate",
     "CosineRestartRate",
-    "Estimator",
     "InexactRate",
     "InverseSqrtRate",
     "InverseTimeRate",
@@ -33,9 +35,5 @@ __all__ = [
     "RestartedRate",
     "Schedule",
     "Signal",
-    "State",
     "Warmup",
-    "Wrapper",
-    "register",
-    "registry",
 ]

@@ -51,11 +51,16 @@ def _encode(leaf: Any) -> Any:
 
 def _decode(node: Any, like: Any, template: Any) -> Any:
     data = _real(node["data"]) if isinstance(node, Mapping) else _real(node)
+    vector = is_array_api_obj(template)
+    if vector and (not isinstance(data, list) or len(data) != len(template)):
+        raise ValueError(f"a vector of {len(template)} is needed, got {str(data)[:60]}")
     if is_array_api_obj(like):
         xp, place = array_namespace(like), device(like)
-        kind = like.dtype if isinstance(template, float) else None
+        kind = None if isinstance(template, int) else like.dtype
         return xp.asarray(data, dtype=kind, device=place)
-    if not isinstance(node, Mapping):
+    if isinstance(like, float) or not isinstance(node, Mapping):
+        if vector:
+            return array_namespace(template).asarray(data, dtype=template.dtype)
         return type(template)(data)
     if node["library"] not in _MODULES:
         raise StateError(f"the state is of an unknown library {node['library']!r}: pass like=")

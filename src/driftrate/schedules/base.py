@@ -135,7 +135,11 @@ class Rule(ABC):
 
     @abstractmethod
     def _start(self) -> State:
-        """Return the initial state in Python numbers: floats, and ints for counters."""
+        """Return the initial state: floats, ints for counters, and new NumPy vectors of floats.
+
+        A vector is one leaf: a vector in a state of Python floats, an array of shape
+        (length, *like.shape) in a state of arrays.
+        """
 
     @abstractmethod
     def _step(self, xp: Any, state: State, signal: Signal) -> tuple[Array, State]:
@@ -149,7 +153,8 @@ class Rule(ABC):
                 scalar, or an axis of seeds) the state takes.
 
         Returns:
-            A dictionary of numbers or arrays, nested for wrappers.
+            A dictionary of numbers or arrays, nested for wrappers. A leaf may be a vector: a NumPy
+            array among Python floats, with its axis before those of `like` among arrays.
         """
         start = self._start()
         if like is None or not is_array_api_obj(like):
@@ -158,7 +163,9 @@ class Rule(ABC):
         defaults = xp.__array_namespace_info__().default_dtypes()
         real = like.dtype if xp.isdtype(like.dtype, "real floating") else defaults["real floating"]
 
-        def fill(leaf: float) -> Array:
+        def fill(leaf: Any) -> Array:
+            if is_array_api_obj(leaf):  # filled, not copied: a device would wait for the host
+                return xp.stack([fill(value) for value in leaf.tolist()])
             kind = defaults["integral"] if isinstance(leaf, int) else real
             return xp.full_like(like, leaf, dtype=kind)
 
@@ -210,7 +217,7 @@ class Rule(ABC):
         Args:
             saved: What `dump` returned, or the same after a round trip through JSON.
             like: None to restore the library, dtype and device that the state had, or an array
-                whose library, dtype and device it takes instead.
+                whose library, dtype and device it takes instead; a Python float for Python floats.
 
         Returns:
             The state, equal to the saved one bit by bit.
@@ -301,7 +308,7 @@ def registry() -> dict[str, type[Schedule]]:
     """Return all schedules by name.
 
     Example:
-        >>> from driftrate.schedules import registry
+        >>> from driftrate.schedules.base import registry
         >>> "LinearRate" in registry()
         True
     """

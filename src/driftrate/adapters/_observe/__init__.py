@@ -16,7 +16,7 @@ from driftrate.adapters._observe.choice import (
     settle,
 )
 from driftrate.adapters._observe.fields import Fields, Space, measure, of_pair, of_parts
-from driftrate.adapters._observe.past import Policy, blend, check_policy, policies
+from driftrate.adapters._observe.past import Policy, blend, check_policy, mixed, policies
 from driftrate.adapters._observe.record import KEYS, record
 from driftrate.adapters._observe.stamp import STATE_VERSION, check_stamp, check_version, stamp
 from driftrate.adapters._observe.told import TOLD, Told
@@ -41,6 +41,7 @@ __all__ = [
     "check_version",
     "is_factor",
     "measure",
+    "mixed",
     "of_pair",
     "of_parts",
     "policies",

@@ -38,15 +38,16 @@ def policies(policy: str, moments: str | None, decay: float) -> tuple[float, flo
 
 def blend(state: State, start: State, share: float) -> State:
     """Return share·state + (1 - share)·start, leaf by leaf; counters are rounded down."""
+    return map_state(lambda now, first: mixed(now, first, share), state, start)
 
-    def leaf(now: Any, first: Any) -> Any:
-        if share == 1.0:
-            return now
-        if share == 0.0:
-            return first  # not a product: NaN times 0 would stay
-        mixed = now * share + first * (1.0 - share)
-        if hasattr(now, "dtype"):
-            return mixed.to(now.dtype) if hasattr(mixed, "to") else mixed.astype(now.dtype)
-        return type(now)(mixed)
 
-    return map_state(leaf, state, start)
+def mixed(now: Any, first: Any, share: float) -> Any:
+    """Return share·now + (1 - share)·first, of the type of `now`."""
+    if share == 1.0:
+        return now
+    if share == 0.0:
+        return first  # not a product: NaN times 0 would stay
+    value = now * share + first * (1.0 - share)
+    if hasattr(now, "dtype"):
+        return value.to(now.dtype) if hasattr(value, "to") else value.astype(now.dtype)
+    return type(now)(value)

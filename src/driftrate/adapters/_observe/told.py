@@ -18,17 +18,23 @@ class Told:
         schedule: Who reads it.
         batch_size: B where a step is not told it; None where nobody knows.
         measured: Which of `TOLD` the loop itself measures.
+        how: How a loop tells a field, for errors.
     """
 
     def __init__(
-        self, schedule: Schedule, batch_size: float | None = None, measured: tuple[str, ...] = ()
+        self,
+        schedule: Schedule,
+        batch_size: float | None = None,
+        measured: tuple[str, ...] = (),
+        how: str = "tell({name}=...) before each step",
     ) -> None:
         self._schedule = schedule
+        self._how = how
         self._measured = measured
         self.fields: dict[str, Any] = {}
         if batch_size is None and not _counts_samples(schedule):
             batch_size = 1.0
-        self._usual = {} if batch_size is None else {"batch_size": batch_size}
+        self.usual = {} if batch_size is None else {"batch_size": batch_size}
 
     def tell(self, **fields: Any) -> None:
         """Take what the next step cannot measure; Python numbers are checked at once."""
@@ -53,7 +59,7 @@ class Told:
         Raises:
             MissingSignal: The schedule needs a field that was not told.
         """
-        told, self.fields = self._usual | self.fields, {}
+        told, self.fields = self.usual | self.fields, {}
         self.require(told)
         return told
 
@@ -65,7 +71,7 @@ class Told:
             if name not in told:
                 where = ", or attach(batch_size=...)" if name == "batch_size" else ""
                 raise MissingSignal(
-                    f"{self._schedule.name} needs {name}: tell({name}=...) before each step{where}"
+                    f"{self._schedule.name} needs {name}: {self._how.format(name=name)}{where}"
                 )
 
 

@@ -10,21 +10,21 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from driftrate.adapters._observe import capped, is_factor
+from driftrate.adapters._observe import Base, Loop, Mode, check_batch_size, settle
+from driftrate.adapters.torch.clipping import Clipping
+from driftrate.adapters.torch.groups import Groups, Scheduler
 from driftrate.adapters.torch.memory import Memory
 from driftrate.adapters.torch.metric import Metric, is_adam_like
-from driftrate.adapters.torch.rate import ATTACHED, TOLD, Rate
-from driftrate.adapters.torch.sources import Accumulated, Gradients, Parts, Ranks, Source
+from driftrate.adapters.torch.observers import Observer, Successive
+from driftrate.adapters.torch.parts import Accumulated, Parts
+from driftrate.adapters.torch.ranks import Ranks
+from driftrate.adapters.torch.rate import ATTACHED, Rate
 from driftrate.adapters.torch.trail import Momentum, Trail, keeps_trail
-from driftrate.errors import ConfigError, MissingSignal
+from driftrate.errors import ConfigError
 from driftrate.schedules.base import Schedule
+from driftrate.schedules.wrappers import Wrapper
 
-Mode = Literal["sequence", "parts", "accumulation", "ranks"]
-
-_SOURCES: dict[str, type[Source]] = {
-    source.name: source for source in (Gradients, Parts, Accumulated, Ranks)
-}
-_ALWAYS = frozenset({"grad_sq", "step_length"})
+_MODES = {name: f'mode="{name}"' for name in ("sequence", "parts", "accumulation", "ranks")}
 
 
 def attach(
@@ -36,6 +36,7 @@ def attach(
     batch_size: float | None = None,
     relative: bool | None = None,
     metric: Literal["plain", "moments"] | None = None,
+    scheduler: Scheduler = "refuse",
 ) -> Rate:
     r"""Let a schedule set the rate of an optimizer, before each of its steps.
 
@@ -50,7 +51,11 @@ def attach(
       is added to the others'.
     - "accumulation": every backward pass between two steps is a part (micro-batches of equal
       size). Nothing to do. Two losses on the same samples are not parts: use another mode.
-    - "ranks": the gradients of a DDP model's ranks before they are averaged. Nothing to do.
+    - "ranks": the gradients of a DDP model's ranks before they are averaged. Nothing to do. Where
+      the loop accumulates under `no_sync()`, each rank's sum is a part.
+
+    "parts" and "accumulation" refuse the second step if neither had two parts: the rate would never
+    leave its start.
 
     A schedule that reads `trail` (`MeasuredRate`) gets it in every mode; without parts, in
     "sequence", `MeasuredRate` reads that and ‖g_t‖² alone. The trail is the optimizer's own where
@@ -62,6 +67,13 @@ def attach(
     and noise alike (so that their ratio stays), clipping by value is felt in sequence mode only,
     and loss scaling is taken back out. A missing gradient counts as 0. A step whose gradients are
     not finite leaves the schedule's state, its rate and a trail of its own as they were.
+
+    Where plain SGD gets every gradient clipped to the same norm, a rate without `max_rate` is
+    measured on the gradients before clipping, and raised by as much as clipping has shortened them;
+    outliers are the schedule's to refuse, as `MeasuredRate` does. It is noticed by three equal
+    norms in a row, and the schedule starts afresh there. In distributed runs a warning says what to
+    do instead; where all rates are tensors on an accelerator, whose numbers are never read, it is
+    not noticed.
 
     With parameters on the CPU the schedule runs on Python floats. On an accelerator it runs there
     without any host sync where all rates are tensors of that device (`lr=torch.tensor(...,
@@ -105,6 +117,10 @@ def attach(
             such an optimizer steps in. Its first step has no moments, and takes the rate that the
             schedule starts from. None: "moments" for torch's Adam, AdamW, NAdam, RAdam, RMSprop
             and SparseAdam, else "plain".
+        scheduler: What to do where something else sets the groups' `lr` too, an `LRScheduler` or
+            the loop. "refuse": the first step that sees it raises a `ConfigError`. "multiply":
+            η_i is multiplied by lr_i / base_i, what the other has made of the rate that the group
+            came with, and the group has the other's lr_i back after the step.
 
     Returns:
         The `Rate`, an `LRScheduler`.
@@ -122,38 +138,35 @@ def attach(
         (4, 0.05)
     """
     _check_optimizer(optimizer)
-    if not isinstance(schedule, Schedule):
-        raise ConfigError(f"attach: schedule must be a Schedule, got {schedule!r}")
+    check_batch_size(batch_size)
     model = _check_model(ddp)
+    default = "sequence" if model is None else "ranks"
+    base = Base(_is_plain(optimizer), None)
+    loop = settle(schedule, base, modes=_MODES, mode=mode, default=default, relative=relative)
+    alone = ddp is False or _world_size() == 1
+    _check_ranks(loop.mode, model, alone)
     known = ATTACHED.get(optimizer)
     if known is not None and known() is not None:
         raise ConfigError("attach: the optimizer has a rate already: call its detach() first")
-    mode = _choose_mode(schedule, mode, model)
-    schedule = schedule.reading(_readable(mode))
-    if mode in ("parts", "accumulation") and ddp is not False and _world_size() > 1:
-        raise ConfigError(
-            f'attach: mode="{mode}" measures in each process apart, and the ranks would disagree:'
-            " pass ddp=model, or ddp=False where the processes have nothing to do with each other"
-        )
-    if relative is None:
-        products = {"cross", "spread", "trail"} & set(schedule.signals)
-        relative = bool(products) and is_factor(schedule, _is_plain(optimizer))
-    if relative:
-        schedule = capped(schedule)
     owners = [owner for group in optimizer.param_groups for owner in group["params"]]
     device = next((p.device for p in owners if p.requires_grad), owners[0].device)
     wide = device.type == "cpu" or any(p.dtype == torch.float64 for p in owners)
     like = torch.zeros((), device=device, dtype=torch.float64 if wide else torch.float32)
-    source = _make_source(mode, like, optimizer, model, schedule, _make_metric(optimizer, metric))
-    rate = Rate(optimizer, schedule, source, like, relative=relative, batch_size=batch_size)
+    found = _make_metric(optimizer, metric)
+    groups = Groups(optimizer, loop.relative, scheduler)
+    observer = _make_observer(loop, like, optimizer, model, found)
+    clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
+    rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
     ATTACHED[optimizer] = ref(rate)
     return rate
 
 
-def _readable(mode: Mode | None) -> frozenset[str]:
-    """Return what a mode gives; the sequence's `cross` is of two batches, not of parts of one."""
-    found = frozenset[str]() if mode is None else _SOURCES[mode].fields
-    return (found - {"cross", "spread"} if mode == "sequence" else found) | TOLD | _ALWAYS
+def _measures_its_unit(loop: Loop) -> bool:
+    """Whether nobody has told the size of a rate, so that it follows from the gradients alone."""
+    inner = loop.schedule
+    while isinstance(inner, Wrapper):
+        inner = inner.schedule
+    return not loop.relative and getattr(inner, "max_rate", 0.0) is None and loop.mode is not None
 
 
 def _is_plain(optimizer: Optimizer) -> bool:
@@ -205,29 +218,19 @@ def _is_sharded(owner: Tensor) -> bool:
     ) or hasattr(owner, "_is_flat_param")
 
 
-def _choose_mode(
-    schedule: Schedule, mode: Mode | None, model: DistributedDataParallel | None
-) -> Mode | None:
-    if mode is not None and mode not in _SOURCES:
-        raise ConfigError(f"attach: mode must be one of {sorted(_SOURCES)}, got {mode!r}")
-    needs = set(schedule.signals) - TOLD - _ALWAYS
-    if mode is None:
-        if not needs:
-            return None
-        mode = "sequence" if model is None else "ranks"
-    lacking = sorted(needs - _SOURCES[mode].fields - schedule.reading(_readable(mode)).optional)
-    if lacking:
-        able = [f'mode="{name}"' for name, cls in _SOURCES.items() if needs <= cls.fields]
-        raise MissingSignal(
-            f'{schedule.name} needs {lacking}, which mode="{mode}" cannot give: use'
-            f" {' or '.join(able)}"
-        )
+def _check_ranks(mode: Mode | None, model: DistributedDataParallel | None, alone: bool) -> None:
+    """Refuse what the ranks of a distributed run would measure differently, or not at all."""
     if mode == "ranks":
         if model is None:
             raise ConfigError('attach: mode="ranks" needs ddp=, the DistributedDataParallel model')
         if torch.distributed.get_world_size(model.process_group) < 2:
             raise ConfigError('attach: one rank has nobody to compare with: use mode="parts"')
-    return mode
+    elif mode in ("parts", "accumulation") and not alone:
+        raise ConfigError(
+            f'attach: mode="{mode}" measures in each process apart, and the ranks would disagree:'
+            ' use mode="ranks" with ddp=model, also to accumulate under no_sync(), or ddp=False'
+            " where the processes have nothing to do with each other"
+        )
 
 
 def _world_size() -> int:
@@ -243,29 +246,28 @@ def _make_metric(optimizer: Optimizer, metric: str | None) -> Metric | None:
     return None
 
 
-def _make_source(
-    mode: Mode | None,
+def _make_observer(
+    loop: Loop,
     like: Tensor,
     optimizer: Optimizer,
     model: DistributedDataParallel | None,
-    schedule: Schedule,
     metric: Metric | None,
-) -> Source | None:
-    groups = optimizer.param_groups
+) -> Observer:
+    reads, groups = loop.schedule.signals, optimizer.param_groups
     owners = [owner for group in groups for owner in group["params"]]
     # Without capturable=False nothing says that the step stays out of CUDA graphs.
     captured = like.device.type != "cpu" and any(group.get("capturable", True) for group in groups)
     trail = None
-    if "trail" in schedule.signals:
+    if "trail" in reads:
         trail = Momentum(like, optimizer) if keeps_trail(optimizer) else Trail(like)
-    if mode == "sequence":
-        pairs = {"cross", "spread"} & {*schedule.signals}
+    if loop.mode == "sequence":
+        pairs = not {"cross", "spread"}.isdisjoint(reads)
         memory = Memory(like, metric, captured) if pairs else None
-        return Gradients(like, metric, trail, memory, "spread" in schedule.signals)
-    if mode == "parts":
-        return Parts(like, metric, trail)
-    if mode == "accumulation":
-        return Accumulated(like, metric, trail, owners)
-    if model is None or mode is None:
-        return None
-    return Ranks(like, metric, trail, model, owners)
+        return Successive(like, reads, metric, trail, memory)
+    if loop.mode == "parts":
+        return Parts(like, reads, metric, trail)
+    if loop.mode == "accumulation":
+        return Accumulated(like, reads, metric, trail, owners)
+    if loop.mode == "ranks" and model is not None:
+        return Ranks(like, reads, metric, trail, model, owners)
+    return Observer(like, reads)

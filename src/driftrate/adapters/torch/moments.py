@@ -24,15 +24,14 @@ _MOMENTS = frozenset(
 )
 
 
-def forget(optimizer: Optimizer, policy: str, decay: float) -> None:
-    """Keep, decay or reset the moments, in place: a captured graph goes on with them.
+def forget(optimizer: Optimizer, share: float) -> None:
+    """Multiply the moments by a share, in place: a captured graph goes on with them.
 
     Args:
         optimizer: Any optimizer whose state has known names.
-        policy: "keep", "decay" or "reset".
-        decay: What "decay" leaves of them.
+        share: What is left of them; 0 resets their step counts too.
     """
-    if policy == "keep":
+    if share == 1.0:
         return
     states: list[dict[str, Any]] = list(optimizer.state.values())
     names = {name for state in states for name, value in state.items() if value is not None}
@@ -42,11 +41,10 @@ def forget(optimizer: Optimizer, policy: str, decay: float) -> None:
             f"{type(optimizer).__name__} keeps {unknown}, which are not moments that start from 0:"
             ' use moments="keep"'
         )
-    factor = 0.0 if policy == "reset" else decay
     for state in states:
         for name, value in state.items():
-            if isinstance(value, Tensor) and (name in _MOMENTS or policy == "reset"):
+            if isinstance(value, Tensor) and (name in _MOMENTS or share == 0.0):
                 # Not a product: NaN times 0 would stay.
-                _ = value.zero_() if factor == 0.0 else value.mul_(factor)
-            elif name == "step" and policy == "reset":
+                _ = value.zero_() if share == 0.0 else value.mul_(share)
+            elif name == "step" and share == 0.0:
                 state[name] = 0

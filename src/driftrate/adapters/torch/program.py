@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from array_api_compat import array_namespace
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from driftrate.schedules.base import Schedule, Signal, State, select
+from driftrate.schedules.base import Schedule, Signal, State, map_state, select
 
 Leaves = tuple[Tensor, list[Tensor]]  # a state's reals in one tensor, and its counters
 # The leaves, the signal's values and whether the step is taken (None: it is) to the next leaves.
@@ -149,30 +149,34 @@ def _is_of_compiler(error: Exception) -> bool:
 
 def _packed(schedule: Schedule, state: State) -> Leaves:
     """Return the leaves of a state, in the order of its start."""
-    form = schedule._start()
-    pairs = [*zip(_leaves(form, form), _leaves(form, state), strict=True)]
-    reals = torch.stack([leaf for start, leaf in pairs if isinstance(start, float)])
-    return reals, [leaf for start, leaf in pairs if not isinstance(start, float)]
+    reals: list[Tensor] = []
+    counters: list[Tensor] = []
+
+    def sort(start: Any, leaf: Tensor) -> None:
+        if isinstance(start, int):
+            counters.append(leaf)
+        else:
+            reals.append(leaf.reshape(-1))
+
+    map_state(sort, schedule._start(), state)
+    return torch.cat(reals), counters
 
 
 def _unpacked(schedule: Schedule, leaves: Leaves) -> State:
     """Return the state as views of its leaves."""
-    reals, counters = iter(leaves[0].unbind()), iter(leaves[1])
+    start = schedule._start()
+    sizes: list[int] = []
+    map_state(lambda leaf: None if isinstance(leaf, int) else sizes.append(_size(leaf)), start)
+    reals, counters = iter(torch.split(leaves[0], sizes)), iter(leaves[1])
 
-    def fill(form: State) -> State:
-        return {
-            key: fill(start)
-            if isinstance(start, dict)
-            else next(reals if isinstance(start, float) else counters)
-            for key, start in form.items()
-        }
+    def fill(leaf: Any) -> Any:
+        if isinstance(leaf, int):
+            return next(counters)
+        return next(reals).view(getattr(leaf, "shape", ()))
 
-    return fill(schedule._start())
+    return map_state(fill, start)
 
 
-def _leaves(form: State, state: State) -> Iterator[Any]:
-    for key, start in form.items():
-        if isinstance(start, dict):
-            yield from _leaves(start, state[key])
-        else:
-            yield state[key]
+def _size(leaf: Any) -> int:
+    """Return how many reals a leaf of a start holds: a number, or a NumPy vector."""
+    return int(getattr(leaf, "size", 1))

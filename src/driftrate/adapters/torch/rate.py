@@ -13,19 +13,27 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from driftrate.adapters._observe import Policy, check_policy
-from driftrate.adapters.torch.measure import Buffers, contrast, keep, squared
+from driftrate.adapters._observe import (
+    STATE_VERSION,
+    Fields,
+    Policy,
+    Told,
+    blend,
+    check_version,
+    policies,
+    record,
+)
+from driftrate.adapters.torch.clipping import Clipping
+from driftrate.adapters.torch.groups import Groups
+from driftrate.adapters.torch.measure import Buffers, contrast, keep
 from driftrate.adapters.torch.moments import forget
+from driftrate.adapters.torch.observers import Observer
+from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
-from driftrate.adapters.torch.sources import Accumulated, Parts, Source
-from driftrate.errors import ConfigError, MissingSignal, SignalError, StateError
-from driftrate.schedules.base import Schedule, Signal, State
+from driftrate.errors import ConfigError, StateError
+from driftrate.schedules.base import Schedule, Signal, State, map_state
 
-VERSION = 1
-TOLD = frozenset({"batch_size", "shift", "loss", "loss_shift"})
-_RECORDED = {"signal": "cross", "noise": "spread", "shift": "shift"}
-
-
+_RECORDED = ("cross", "spread", "shift")  # beside the rates, what a logger sees
 ATTACHED: WeakKeyDictionary[Optimizer, ReferenceType[Rate]] = WeakKeyDictionary()
 
 
@@ -33,7 +41,8 @@ class Rate(LRScheduler):
     """The learning rate of an attached optimizer; `attach` makes it.
 
     It is an `LRScheduler` for frameworks that ask for one. Its `step()` does nothing, because the
-    rate is set before each real step of the optimizer, and by nobody else.
+    rate is set before each real step of the optimizer. After it, `get_last_lr()` and the groups'
+    `lr` are what the step used; with `scheduler="multiply"` the groups have the other scheduler's.
     """
 
     # The constructor of LRScheduler patches `optimizer.step` and takes a step: it is not called.
@@ -41,20 +50,22 @@ class Rate(LRScheduler):
         self,
         optimizer: Optimizer,
         schedule: Schedule,
-        source: Source | None,
+        observer: Observer,
+        groups: Groups,
+        clipping: Clipping | None,
         like: Tensor,
         *,
-        relative: bool,
         batch_size: float | None,
     ) -> None:
         self.optimizer = optimizer
         self.schedule = schedule
-        self.relative = relative
-        self.base_lrs = [_number(group["lr"]) for group in optimizer.param_groups]
+        self.base_lrs = groups.bases  # type: ignore[assignment]
         self.last_epoch = 0
         self._step_count = 1  # Accelerate counts on it
-        self._source = source
-        self._batch_size = batch_size
+        self._observer = observer
+        self._groups = groups
+        self._told = Told(schedule, batch_size)
+        self._counts = batch_size is None  # whether `backward` says how many samples it had
         self._like = like
         # Where the optimizer reads its rates from the device, nothing is ever read back.
         self._on_device = like.device.type != "cpu" and all(
@@ -65,13 +76,16 @@ class Rate(LRScheduler):
         self._state = schedule.init() if self._program is None else self._program.state
         self._count = torch.zeros_like(like, dtype=torch.int64)
         self._moved = torch.zeros_like(like)
-        self._seen = {name: torch.full_like(like, math.nan) for name in _RECORDED.values()}
+        self._seen = {name: torch.full_like(like, math.nan) for name in _RECORDED}
         self._known: set[str] = set()  # what was seen at least once: the rest is NaN already
-        self._told: dict[str, Any] = {}
         self._weights: Buffers = {}
+        # What is never read back cannot be seen to be pinned.
+        self._clipping = None if self._on_device else clipping
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
+            # A checkpoint's rates are not another hand's.
+            optimizer.register_load_state_dict_post_hook(lambda _: groups.trust()),
         ]
 
     # What a user calls
@@ -79,7 +93,12 @@ class Rate(LRScheduler):
     @property
     def mode(self) -> str | None:
         """Where the signal comes from; None for a schedule that measures nothing."""
-        return None if self._source is None else self._source.name
+        return self._observer.name
+
+    @property
+    def relative(self) -> bool:
+        """Whether the schedule's rate is a factor on the rates that the groups came with."""
+        return self._groups.relative
 
     @property
     def steps(self) -> int:
@@ -90,13 +109,15 @@ class Rate(LRScheduler):
     def record(self) -> dict[str, float]:
         """The last step in numbers, for TensorBoard, MLflow or W&B; reads the device.
 
-        `rate`: the rate that the schedule gave. `signal`: the measured squared gradient (`cross`).
-        `noise`: the measured noise of the gradient (`spread`), both in the metric of `attach`.
-        `shift`: the shift that was told or estimated. What is unknown is NaN.
+        `rate`: the rate that the optimizer used in its first group. `factor`: that over the rate
+        that the group came with, or, with `scheduler="multiply"`, over what the other scheduler had
+        set. `signal`: the measured squared gradient (`cross`). `noise`: the measured noise of the
+        gradient (`spread`), both in the metric of `attach`. `shift`: the shift that was told or
+        estimated, however deep in wrappers. What is unknown is NaN.
         """
-        last = float(self._state[self.schedule.output])
-        seen = {name: float(self._seen[field]) for name, field in _RECORDED.items()}
-        return {"rate": last, **seen}
+        used = self._groups.used[0] if self._groups.used else None
+        found = record(self.schedule, self._state, self._seen, used, self._groups.factor)
+        return {name: float(value) for name, value in found.items()}
 
     def tell(self, **fields: Any) -> None:
         """Say what the next step cannot measure.
@@ -117,10 +138,7 @@ class Rate(LRScheduler):
             >>> rate.record["shift"]
             0.5
         """
-        unknown = sorted(fields.keys() - TOLD)
-        if unknown:
-            raise SignalError(f"Rate.tell: {unknown} cannot be told, only {sorted(TOLD)} can")
-        self._told.update(fields)
+        self._told.tell(**fields)
 
     @contextmanager
     def part(self) -> Iterator[None]:
@@ -142,11 +160,11 @@ class Rate(LRScheduler):
             >>> rate.record["signal"], rate.record["noise"]
             (4.0, 1.0)
         """
-        if not isinstance(self._source, Parts) or isinstance(self._source, Accumulated):
+        if not isinstance(self._observer, Parts) or isinstance(self._observer, Accumulated):
             raise ConfigError(
                 f'Rate.part and Rate.backward need attach(..., mode="parts"), this is {self.mode!r}'
             )
-        with self._source.part(self._owners()):
+        with self._observer.part(self._owners()):
             yield
 
     def backward(
@@ -201,8 +219,8 @@ class Rate(LRScheduler):
             mean = mean + loss.detach()
         if "loss" in self.schedule.signals:
             self.tell(loss=mean)
-        if self._batch_size is None:
-            self._told.setdefault("batch_size", float(size))
+        if self._counts:
+            self._told.fields.setdefault("batch_size", float(size))
         return mean
 
     def notify_shift(
@@ -238,21 +256,19 @@ class Rate(LRScheduler):
             >>> round(rate.record["rate"], 6)
             0.1
         """
-        chosen = policy if moments is None else moments
-        check_policy(decay, policy, chosen, where="Rate.notify_shift")
+        share, left = policies(policy, moments, decay)
         with torch.no_grad():
-            forget(self.optimizer, chosen, decay)
-            if policy != "keep":
-                share = 0.0 if policy == "reset" else decay
-                start = self.schedule.init(like=self._state[self.schedule.output])
-                self._assign(_blend(self._state, start, share))
+            forget(self.optimizer, left)
+            start = self.schedule.init(like=self._state[self.schedule.output])
+            self._assign(blend(self._state, start, share))
 
     def detach(self) -> None:
         """Take all hooks back. The optimizer keeps its last rate and can be attached again."""
         for handle in self._handles:
             handle.remove()
-        if self._source is not None:
-            self._source.remove()
+        self._observer.remove()
+        if self._clipping is not None:
+            self._clipping.remove()
         ATTACHED.pop(self.optimizer, None)
 
     # The face of a scheduler
@@ -261,9 +277,8 @@ class Rate(LRScheduler):
         """Do nothing: the rate was set before the step it was for."""
 
     def get_last_lr(self) -> list[float | Tensor]:
-        """Return the rates of the parameter groups; copies, where they are tensors."""
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        return [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
+        """Return the rates that the last step used, one a group; copies, where they are tensors."""
+        return self._groups.last
 
     def get_lr(self) -> list[float | Tensor]:
         """Return what `get_last_lr` returns."""
@@ -279,14 +294,15 @@ class Rate(LRScheduler):
         """
         owners = self._owners()
         return {
-            "version": VERSION,
+            "version": STATE_VERSION,
             "mode": self.mode,
             "schedule": self.schedule.dump(self._state),
-            "base_lrs": list(self.base_lrs),
+            "groups": self._groups.save(),
             "count": int(self._count),
             "moved": self._moved.clone(),
             "seen": {name: value.clone() for name, value in self._seen.items()},
-            "source": {} if self._source is None else self._source.save(owners),
+            "observer": self._observer.save(owners),
+            "clipping": {} if self._clipping is None else self._clipping.save(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -297,11 +313,7 @@ class Rate(LRScheduler):
         """
         if not isinstance(state_dict, dict) or "version" not in state_dict:
             raise StateError(f"not a saved rate: {str(state_dict)[:60]!r}")
-        if state_dict["version"] != VERSION:
-            raise StateError(
-                f"the saved rate is of version {state_dict['version']!r}; this driftrate reads"
-                f" version {VERSION}"
-            )
+        check_version(state_dict["version"], "rate")
         lacking = self.state_dict().keys() - state_dict.keys()
         if lacking:
             raise StateError(f"the saved rate lacks {sorted(lacking)}")
@@ -310,20 +322,19 @@ class Rate(LRScheduler):
                 f"the saved rate is of mode {state_dict['mode']!r}, this one of {self.mode!r}:"
                 " attach with the same mode="
             )
-        groups = len(self.optimizer.param_groups)
-        if len(state_dict["base_lrs"]) != groups:
-            raise StateError(
-                f"the saved rate has {len(state_dict['base_lrs'])} parameter groups, the optimizer"
-                f" {groups}"
-            )
+        saved, groups = len(state_dict["groups"]["bases"]), len(self.optimizer.param_groups)
+        if saved != groups:
+            raise StateError(f"the saved rate has {saved} parameter groups, the optimizer {groups}")
         # Python numbers hold any saved float exactly; tensors take them over in place.
-        like = self._like if self._on_device else torch.zeros((), dtype=torch.float64)
+        like = self._like if self._on_device else 0.0
         state = self.schedule.load(state_dict["schedule"], like=like)
-        if self._source is not None:
-            self._source.check(state_dict["source"], self._owners())
-            self._source.load(state_dict["source"], self._owners())
-        self._assign(state if self._on_device else _numbers(state))
-        self.base_lrs = list(state_dict["base_lrs"])
+        owners = self._owners()
+        self._observer.check(state_dict["observer"], owners)
+        self._observer.load(state_dict["observer"], owners)
+        if self._clipping is not None and state_dict["clipping"]:
+            self._clipping.load(state_dict["clipping"], owners)
+        self._groups.load(state_dict["groups"])
+        self._assign(state)
         self._count.fill_(state_dict["count"])
         self._moved.copy_(state_dict["moved"])
         for name, value in state_dict["seen"].items():
@@ -347,7 +358,7 @@ class Rate(LRScheduler):
             if not once:
                 once.append(True)
                 if isinstance(loss, Tensor) and "loss" in self.schedule.signals:
-                    self._told.setdefault("loss", loss.detach())
+                    self._told.fields.setdefault("loss", loss.detach())
                 self._advance()
             return loss
 
@@ -358,8 +369,10 @@ class Rate(LRScheduler):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._source is not None:
-            self._source.stepped()
+        self._groups.give_back()
+        self._observer.stepped()
+        if self._clipping is not None:
+            self._clipping.clear()
         if "step_length" in self.schedule.signals and self._weights:
             owners = [owner for owner in self._owners() if owner in self._weights]
             moved = contrast(self._weights, owners, [p.detach() for p in owners], self._like).sqrt()
@@ -373,31 +386,27 @@ class Rate(LRScheduler):
         owners, gradients = self._gradients()
         if not owners:
             return  # nothing will be updated
+        # Whatever may refuse the step does so before anything is measured or forgotten.
         self._refuse_capture(owners)
-        scale = getattr(self.optimizer, "grad_scale", None)
+        self._groups.check()
+        self._observer.require(owners)
+        told = self._told.take()
         skipped = getattr(self.optimizer, "found_inf", None)
-        fields = self._measure(owners, gradients, scale, skipped)
-        told, self._told = self._told, {}
-        if self._batch_size is not None:
-            told.setdefault("batch_size", self._batch_size)
-        elif not _has_noise(self.schedule) and "batch_size" not in self.schedule.optional:
-            told.setdefault("batch_size", 1.0)
+        clip = {} if self._clipping is None else self._clipping.scale(owners, gradients)
+        fields = self._measure(owners, gradients, clip.get("share"), skipped)
         needs, optional = self.schedule.signals, self.schedule.optional
-        for name in needs:
-            if name in TOLD and name not in told and name not in optional:
-                raise MissingSignal(
-                    f"{self.schedule.name} needs {name}: call rate.tell({name}=...) before each"
-                    f" step{', or attach(batch_size=...)' if name == 'batch_size' else ''}"
-                )
         signal = {name: fields[name] for name in needs if name in fields}
         signal |= {name: told[name] for name in needs if name in told}
         whole = Signal(**signal) if {*needs} - optional <= signal.keys() else None
         if self._program is None:
-            self._update_host(whole, skipped)
+            if self._clipping is not None and "grad_sq" in fields:
+                clip["square"] = fields["grad_sq"]
+            unit = self._update_host(whole, skipped, clip, owners)
+            self._groups.set(self._state[self.schedule.output] * unit)
         else:
             self._update_device(self._program, whole, skipped)
+            self._groups.set(self._state[self.schedule.output])
         self._note({**fields, **told})
-        self._set_rates()
         if "step_length" in needs:
             keep(self._weights, owners, [owner.detach() for owner in owners])
 
@@ -405,16 +414,14 @@ class Rate(LRScheduler):
         self,
         owners: Sequence[Tensor],
         gradients: Sequence[Tensor],
-        scale: Tensor | None,
+        clip: Tensor | None,
         skipped: Tensor | None,
-    ) -> dict[str, Any]:
-        fields: dict[str, Any] = {"step_length": self._moved}
-        if self._source is not None:
-            fields |= self._source.read(owners, gradients, scale, skipped)
-        elif "grad_sq" in self.schedule.signals:
-            square = squared(gradients, self._like)
-            fields["grad_sq"] = square if scale is None else square / scale.to(square).square()
-        return fields
+    ) -> Fields:
+        scale = getattr(self.optimizer, "grad_scale", None)
+        if clip is not None:
+            scale = clip if scale is None else clip * scale.to(clip)
+        fields = self._observer.read(owners, gradients, scale, skipped)
+        return {"step_length": self._moved, **fields}
 
     def _update_device(
         self, program: Program, signal: Signal | None, skipped: Tensor | None
@@ -424,32 +431,45 @@ class Rate(LRScheduler):
         if signal is not None:
             program.update(signal, took)
 
-    def _update_host(self, signal: Signal | None, skipped: Tensor | None) -> None:
+    def _update_host(
+        self,
+        signal: Signal | None,
+        skipped: Tensor | None,
+        clip: dict[str, Tensor],
+        owners: Sequence[Tensor],
+    ) -> float:
+        """Update the state, and return what the rate is multiplied by where clipping is undone."""
         given = {} if signal is None else signal._asdict()
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        if skipped is not None:
-            tensors["skipped"] = skipped
-        numbers: dict[str, float] = {}
-        if tensors:  # the one read of the step
-            every = [value.detach().to(self._like).reshape(()) for value in tensors.values()]
-            numbers = dict(zip(tensors, torch.stack(every).tolist(), strict=True))
-        if numbers.pop("skipped", 0.0):
-            return
+        more = clip if skipped is None else {**clip, "skipped": skipped}
+        every = [*tensors.values(), *more.values()]
+        numbers: list[float] = []
+        if every:  # the one read of the step
+            scalars = [value.detach().to(self._like).reshape(()) for value in every]
+            numbers = torch.stack(scalars).tolist()
+        fields = dict(zip(tensors, numbers, strict=False))
+        others = dict(zip(more, numbers[len(fields) :], strict=True))
+        if others.get("skipped"):
+            return 1.0
         self._count.add_(1)
         # A step with a NaN or infinite gradient says nothing: the state and the rate stay.
-        if signal is not None and all(math.isfinite(value) for value in numbers.values()):
-            self._assign(self.schedule.update(self._state, signal._replace(**numbers))[1])
+        if signal is not None and all(math.isfinite(value) for value in fields.values()):
+            self._assign(self.schedule.update(self._state, signal._replace(**fields))[1])
+        square = others.get("square", math.nan)
+        if self._clipping is not None and self._clipping.begins(square, owners):
+            # Gradients of constant length have said that no step helps, and the rate rose.
+            self._assign(self.schedule.init())
+            self._observer.forget()
+        return 1.0 / others.get("share", 1.0)
 
     def _assign(self, state: State) -> None:
         if self._on_device:
-            _copy(self._state, state)  # in place: a CUDA graph replays on these tensors
+            # In place: a CUDA graph replays on these tensors.
+            map_state(lambda into, leaf: into.copy_(leaf), self._state, state)
         else:
             self._state = state
 
-    def _note(self, fields: dict[str, Any]) -> None:
-        estimate = self._state.get("estimator", {}).get("estimate")
-        if estimate is not None:
-            fields = {"shift": estimate, **fields}
+    def _note(self, fields: Fields) -> None:
         for name, buffer in self._seen.items():
             value = fields.get(name)
             if isinstance(value, Tensor):
@@ -458,22 +478,6 @@ class Rate(LRScheduler):
                 buffer.fill_(math.nan if value is None else value)
             if value is not None:
                 self._known.add(name)
-
-    def _set_rates(self) -> None:
-        groups = self.optimizer.param_groups
-        for group in groups[len(self.base_lrs) :]:
-            self.base_lrs.append(_number(group["lr"]))
-        first = next((base for base in self.base_lrs if base > 0.0), None)
-        unit = 1.0 if self.relative else first
-        rate = self._state[self.schedule.output]
-        for group, base in zip(groups, self.base_lrs, strict=True):
-            value = rate if unit is None else rate * (base / unit)
-            if not isinstance(group["lr"], Tensor):
-                group["lr"] = float(value)
-            elif isinstance(value, Tensor):
-                group["lr"].copy_(value)
-            else:
-                group["lr"].fill_(value)
 
     def _owners(self) -> list[Tensor]:
         return [owner for group in self.optimizer.param_groups for owner in group["params"]]
@@ -490,47 +494,10 @@ class Rate(LRScheduler):
                 "a CUDA graph cannot change a rate that is a Python float: give the optimizer"
                 " lr=torch.tensor(..., device='cuda') and capturable=True before attach"
             )
-        remembered = [] if self._source is None else self._source.remembered
+        remembered = self._observer.remembered
         ready = self._program is None or self._program.ready
         if not ready or any(p not in buffers for buffers in remembered for p in owners):
             raise ConfigError(
                 "what is remembered must exist, and the update be compiled, before a CUDA graph is"
                 " captured: take two steps before the capture"
             )
-
-
-def _has_noise(schedule: Schedule) -> bool:
-    """Whether a schedule's constants hold the noise of one sample, so that it must know B."""
-    inner = getattr(schedule, "schedule", None)
-    return _has_noise(inner) if isinstance(inner, Schedule) else hasattr(schedule, "noise_std")
-
-
-def _number(rate: float | Tensor) -> float:
-    return float(rate)
-
-
-def _numbers(state: State) -> State:
-    return {k: _numbers(v) if isinstance(v, dict) else v.item() for k, v in state.items()}
-
-
-def _copy(into: State, state: State) -> None:
-    for key, leaf in into.items():
-        if isinstance(leaf, dict):
-            _copy(leaf, state[key])
-        else:
-            leaf.copy_(state[key])
-
-
-def _blend(state: State, start: State, share: float) -> State:
-    """Return share·state + (1 - share)·start, leaf by leaf; counters are rounded down."""
-    mixed: State = {}
-    for key, leaf in state.items():
-        if isinstance(leaf, dict):
-            mixed[key] = _blend(leaf, start[key], share)
-        elif share == 0.0:
-            mixed[key] = start[key]
-        elif isinstance(leaf, Tensor):
-            mixed[key] = (leaf * share + start[key] * (1.0 - share)).to(leaf.dtype)
-        else:
-            mixed[key] = type(leaf)(leaf * share + start[key] * (1.0 - share))
-    return mixed

@@ -90,7 +90,7 @@ class Adam:
         """Move all networks against `networks.gradient`.
 
         Args:
-            factor: What the rates are multiplied by in this step, one number or one a network.
+            factor: What the rates are multiplied by in this step, one number or one per network.
         """
         gradient = self._networks.gradient
         self.mean.lerp_(gradient, 1 - self.beta1)
@@ -130,7 +130,7 @@ def train(
     schedule: Schedule | None = None,
     mode: Literal["sequence", "parts"] = "sequence",
 ) -> Curves:
-    """Train one network a setting and seed; the settings of a seed see the same cells and start.
+    """Train one network per setting and seed; the settings of a seed see the same cells and start.
 
     Args:
         trial: The network and the stream.

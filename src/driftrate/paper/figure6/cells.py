@@ -1,4 +1,4 @@
-"""What the ten genes say about a cell: a map of them, and how well they tell its type."""
+"""The cells of Figure 6: a map by their ten genes, and how well these predict the type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _learn(module: str) -> Any:
         return import_module(f"sklearn.{module}")
     except ImportError as error:
         raise MissingDependency(
-            "Figure 6 needs scikit-learn: pip install driftrate[sklearn]"
+            "Figure 6 needs scikit-learn: pip install 'driftrate[sklearn]'"
         ) from error
 
 

@@ -18,7 +18,7 @@ from driftrate.paper.figure6.networks import Networks, one_thread
 from driftrate.paper.figure6.protocols import Constants, Method
 from driftrate.schedules import Schedule, Signal
 
-# How far a Hessian product reaches: small beside the weights, large beside rounding.
+# The step of a Hessian product: small against the weights, large against rounding.
 _REACH, _POWER_STEPS = 1e-3, 30
 
 
@@ -42,7 +42,7 @@ def measure_constants(networks: Networks, x: Tensor, label: Tensor) -> list[Cons
         label: Its labels.
 
     Returns:
-        One pair a network.
+        One pair per network.
 
     Example:
         >>> import torch
@@ -79,7 +79,7 @@ def measure_constants(networks: Networks, x: Tensor, label: Tensor) -> list[Cons
 
 
 def descend(trial: Trial, method: Method, seeds: Sequence[int]) -> Descent:
-    """Train one network a seed by SGD whose rate a schedule chooses.
+    """Train one network per seed by SGD whose rate a schedule chooses.
 
     Each network measures its constants on its first batch and gives its schedule, at every step,
     the loss of the batch it is about to learn from and `loss_shift`, how much that differs from

@@ -86,7 +86,7 @@ def _trial(cells: Cells, design: str) -> Trial:
         # Torch is needed where a network is trained, not where a figure is listed or drawn.
         from driftrate.paper.figure6.adam import Trial
     except ImportError as error:
-        raise MissingDependency("Figure 6 needs torch: pip install driftrate[torch]") from error
+        raise MissingDependency("Figure 6 needs torch: pip install 'driftrate[torch]'") from error
     chosen = DESIGNS[design]
     return Trial(CellStream(cells, order=chosen.order), chosen.penalty, chosen.activated)
 

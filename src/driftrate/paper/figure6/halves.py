@@ -12,7 +12,7 @@ def backward_halves(networks: Networks, x: Tensor, label: Tensor) -> tuple[Losse
     r"""Take the gradient of a batch in two halves of equal size.
 
     With g_1 and g_2 the gradients of the halves, (g_1 + g_2)/2 is the batch's, and half their
-    difference tells the noise: in any metric, spread = ‖(g_1 - g_2)/2‖².
+    difference shows the noise: in any metric, spread = ‖(g_1 - g_2)/2‖².
 
     Args:
         networks: The networks; the batch's gradient is left in `networks.gradient`.

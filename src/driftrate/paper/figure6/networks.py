@@ -42,7 +42,7 @@ class Networks:
     operations on vectors; `kernels` and `biases` are views of it.
 
     Args:
-        seeds: One a network: its initial kernels, Glorot uniform; biases start at 0.
+        seeds: One per network: its initial kernels, Glorot uniform; biases start at 0.
         penalty: c.
         activated: Whether the last layer too has an ELU, so that the logits are over -1.
 
@@ -84,7 +84,7 @@ class Networks:
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def rows(self, vector: Tensor) -> Tensor:
-        """Return a vector like `weights` as one row a network, copied."""
+        """Return a vector like `weights` as one row per network, copied."""
         return torch.cat([part.flatten(1) for part in self.views(vector)], dim=1)
 
     def forward(self, x: Tensor, label: Tensor) -> Losses:
@@ -95,7 +95,7 @@ class Networks:
             label: (networks, batch).
 
         Returns:
-            The losses, one a network.
+            The losses, one per network.
         """
         logits = self._activations(x)[-1]
         chosen = logits.log_softmax(-1).gather(-1, label[..., None])

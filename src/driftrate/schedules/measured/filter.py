@@ -1,4 +1,7 @@
-"""The bank of hypotheses behind `MeasuredRate`: how large the signal is, and how fast it grows."""
+"""The filter behind `MeasuredRate`: how large the signal is, and how fast it grows.
+
+One Kalman filter per hypothesis on the drift, mixed as interacting multiple models.
+"""
 
 from __future__ import annotations
 
@@ -8,377 +11,411 @@ from typing import Any, NamedTuple
 
 from driftrate.schedules import _scalars
 from driftrate.schedules.base import Array, State
+from driftrate.schedules.measured.tuning import (
+    LARGEST_CORRELATION,
+    LARGEST_ERROR,
+    LEAST_ERROR,
+    LEAST_EXPONENT,
+    LEAST_WEIGHT,
+    STEEPEST_FALL,
+    TINY,
+    Tuning,
+)
 
-# Hypotheses: 0 a target that rests, 1 to 6 one that drifts, 7 one that has just jumped. A drift is
-# told by the rate at which a learner of constant rate would best follow it.
-SETTLES = (0.0, 0.003, 0.01, 0.03, 0.08, 0.2, 0.5, 0.0)
-MODELS = len(SETTLES)
-_RESTS, _DRIFTS = 0.7, 0.3 / 6.0  # what rest and each drift are worth before anything was seen
-_SWITCH = 0.003  # the chance a step that the drift changes, while nothing has rested
-_JUMP = 0.008  # the chance of a jump, likewise
-_FRESH = 0.8  # the chance that a jump is still news a step later
-_PATIENCE = 4.0  # after so many steps of rest a change of drift is half as likely
-_ALERT = 100.0  # and a jump a fourth after so many
-_LEAST = 1e-12  # no hypothesis is given up; far below any chance of change, or no rest would last
-_SLIVER = 0.01  # of a hypothesis: less than this of a jump leaves its moments as they are
-_THIN = 24.0  # half the lower degrees of freedom of ‖g‖², where it is regular
-_NEWS = 5.0  # a jump multiplies the gradient's square by anything up to e^5, all equally likely
-_TINY = 1e-30
-NAMES = ("level", "along", "level_error", "along_error", "shared", "weight", "floor")
+LEAVES = ("level", "trail", "level_var", "trail_var", "cov", "weight", "additive")
 
 
 class Bank(NamedTuple):
-    """For each hypothesis the signal v, its product c with the trail, their errors, and a weight.
+    """A filter per hypothesis: the moments of (v, c), an additive noise and a weight.
 
-    v = ‖∇‖² and c = ⟨∇, h⟩, h the trail of past gradients; the errors are variances and a
-    covariance. Each has its own additive noise s too: what one takes for signal, another takes for
-    noise, and a shared s would confirm whoever is believed. Hypotheses are stacked on a first axis.
+    v = ‖∇‖² and c = ⟨∇, h⟩, h the trail of past gradients. Hypothesis 0 is a target that rests,
+    the last one a target that has just jumped, those between drift. Each has an additive noise s of
+    its own: what one takes for signal, another takes for noise, and a shared s would confirm the
+    one with the largest weight. Hypotheses lie on the first axis.
+
+    Args:
+        xp: The namespace of the vectors.
+        tuning: The numbers that were tuned.
+        drift: q, the variance of the target's step, in units of the noise.
+        jumped: A mask of the hypothesis of a jump.
+        level: Mean of v.
+        trail: Mean of c.
+        level_var: Variance of v.
+        trail_var: Variance of c.
+        cov: Covariance of v and c.
+        weight: Probability of the hypothesis.
+        additive: s.
     """
 
     xp: Any
-    settles: Array
+    tuning: Tuning
+    drift: Array
+    jumped: Array
     level: Array
-    along: Array
-    level_error: Array
-    along_error: Array
-    shared: Array
+    trail: Array
+    level_var: Array
+    trail_var: Array
+    cov: Array
     weight: Array
-    floor: Array
+    additive: Array
 
     @classmethod
-    def unpack(cls, xp: Any, state: State) -> Bank:
-        """Read the leaves of a state."""
-        leaf = state["level0"]
-        # Plain floats are stacked in NumPy: one formula for eight numbers costs less than eight.
-        vx = xp
+    def read(cls, xp: Any, state: State, tuning: Tuning) -> Bank:
+        """Take the filter's leaves out of a state."""
+        drifts = tuning.drift_variances
         if xp is _scalars:
-            vx = import_module("array_api_compat.numpy")  # late: it brings all of NumPy
-            settles = vx.asarray(SETTLES)
-            rows = [vx.asarray([state[f"{name}{j}"] for j in range(MODELS)]) for name in NAMES]
+            # One formula for eight numbers in NumPy costs less than eight on Python floats.
+            xp = import_module("array_api_compat.numpy")  # late: it brings all of NumPy
+            drift = xp.asarray(drifts)
         else:
             # Filled, not copied: a copy from the host would make the device wait.
-            settles = vx.stack([vx.full_like(leaf, rate) for rate in SETTLES])
-            rows = [vx.stack([state[f"{name}{j}"] for j in range(MODELS)]) for name in NAMES]
-        return cls(vx, settles, *rows)
+            drift = xp.stack([xp.full_like(state["rate"], value) for value in drifts])
+        last = xp.cumulative_sum(xp.ones_like(drift), axis=0) > len(drifts) - 0.5
+        return cls(xp, tuning, drift, last, *(state[name] for name in LEAVES))
 
     @staticmethod
-    def start() -> State:
-        """Return the leaves of a state that has seen nothing: all that is left is a jump."""
-        leaves: State = {f"{name}{j}": 0.0 for name in NAMES for j in range(MODELS)}
-        weights = {f"weight{j}": 0.1 / (MODELS - 1) for j in range(MODELS - 1)}
-        return leaves | weights | {f"weight{MODELS - 1}": 0.9}
+    def start(tuning: Tuning) -> State:
+        """Return the leaves of a state that has seen nothing: most likely the next step jumps."""
+        xp = import_module("numpy")
+        weight = xp.asarray(tuning.first_weights)
+        return {name: xp.zeros_like(weight) for name in LEAVES} | {"weight": weight}
 
-    def pack(self, xp: Any) -> State:
-        """Return the leaves of a state."""
-        leaves: State = {}
-        for name in NAMES:
-            stacked = getattr(self, name)
-            values = stacked.tolist() if xp is _scalars else [stacked[j] for j in range(MODELS)]
-            leaves |= {f"{name}{j}": value for j, value in enumerate(values)}
-        return leaves
-
-    @property
-    def jumped(self) -> Array:
-        """Which row is the hypothesis of a jump: a mask that broadcasts against the rest."""
-        return _last(self.xp, self.settles)
+    def leaves(self) -> State:
+        """Return the filter's leaves of a state."""
+        return {name: getattr(self, name) for name in LEAVES}
 
     def mean(self, values: Array) -> Array:
-        """Return the weighted mean over the hypotheses."""
+        """Return the mean over the hypotheses by their weights."""
         return self.xp.sum(self.weight * values, axis=0)
 
-    def noise(self, falls: Array) -> Array:
-        """Return N = κv + s under each hypothesis."""
-        return falls * self.level + self.floor
+    def noise(self, slope: Array) -> Array:
+        """Return N = κv + s under each hypothesis, κ the slope."""
+        return slope * self.level + self.additive
 
     def begin(self, level: Array, first: Array) -> Bank:
-        """Give every hypothesis the same uncertain level where nothing was seen before."""
-        vx = self.xp
-        level = vx.where(first, level, self.level)
-        error = vx.where(first, level * level, self.level_error)
-        return self._replace(level=level, level_error=error)
+        """Give every hypothesis the same vague prior where nothing was seen before."""
+        xp = self.xp
+        level = xp.where(first, level, self.level)
+        return self._replace(level=level, level_var=xp.where(first, level * level, self.level_var))
 
-    def see_along(self, product: Array, noise: Array, scale: Array) -> Bank:
-        """Correct by a product with the trail over `scale`, its noise of the variance `noise`."""
-        vx = self.xp
-        total = self.along_error + noise + _TINY
-        off = product / scale - self.along
-        gain, way = self.along_error / total, self.shared / total
-        return self._replace(
-            weight=self._believe(off, total, scale),
-            level=_positive(vx, self.level, self.level + way * off),
-            along=self.along + gain * off,
-            level_error=self.level_error - way * self.shared,
-            along_error=(1.0 - gain) * self.along_error,
-            shared=(1.0 - gain) * self.shared,
-        )._sound()
+    def correct_trail(self, product: Array, variance: Array, scale: Array) -> Bank:
+        """Correct by a product with the trail, an observation of c times `scale`.
 
-    def see_level(self, product: Array, noise: Array, scale: Array) -> Bank:
-        """Correct by a product of two parts over `scale`, its noise of the variance `noise`."""
-        vx = self.xp
-        total = self.level_error + noise + _TINY
-        off = product / scale - self.level
-        gain, way = self.level_error / total, self.shared / total
-        return self._replace(
-            weight=self._believe(off, total, scale),
-            level=_positive(vx, self.level, self.level + gain * off),
-            along=self.along + way * off,
-            level_error=(1.0 - gain) * self.level_error,
-            along_error=self.along_error - way * self.shared,
-            shared=(1.0 - gain) * self.shared,
-        )._sound()
-
-    def _believe(self, off: Array, total: Array, scale: Array) -> Array:
-        """Return weights by how well a product over `scale` was foretold.
-
-        Tails are Student's with 3 degrees of freedom: one odd batch convinces nobody.
+        Args:
+            product: The product.
+            variance: That of its noise, over scale².
+            scale: How much louder than expected the batch is.
         """
-        odd = 1.0 + off * off / (3.0 * total)
-        return _normal(self.xp, self.weight / (odd * odd * scale * self.xp.sqrt(total)))
+        total = self.trail_var + variance + TINY
+        innovation = product / scale - self.trail
+        weight = self._by_student(innovation, total, scale)
+        gain, other, trail_var, cov, level_var = _update(
+            1.0, total, self.trail_var, self.cov, self.level_var
+        )
+        return self._replace(
+            weight=weight,
+            level=_positive(self.xp, self.level, self.level + other * innovation),
+            trail=self.trail + gain * innovation,
+            level_var=level_var,
+            trail_var=trail_var,
+            cov=cov,
+        )._valid()
 
-    def see_square(
+    def correct_level(self, product: Array, variance: Array, scale: Array) -> Bank:
+        """Correct by a product of two parts, an observation of v times `scale`.
+
+        Args:
+            product: The product.
+            variance: That of its noise, over scale².
+            scale: How much louder than expected the batch is.
+        """
+        total = self.level_var + variance + TINY
+        innovation = product / scale - self.level
+        weight = self._by_student(innovation, total, scale)
+        return self._replace(weight=weight)._observe_level(1.0, innovation, total)
+
+    def correct_square(
         self,
         square: Array,
         noise: Array,
         slope: Array,
         freedom: Array,
-        heavy: float,
-        regular: Array,
+        tail: float,
+        thin: Array,
     ) -> tuple[Bank, Array, Array]:
-        r"""Correct by the gradient's square; return how likely it was without a jump, and its tail.
+        r"""Correct by ‖g‖², whose mean is v + N; return its likelihood without a jump, and tail.
 
-        Its ratio to the mean is taken for an F variate with 2b lower degrees of freedom, of density
-        u^a (1 + u)^{-(a+b)}/B(a, b), u = a·ratio/b, in its logarithm. The belief in b = 24, a thin
-        tail, is learned: where squares are regular a jump is plain to see, and a heavier tail takes
-        less for one.
+        The ratio of the square to its mean is taken for an F variate with 2b lower degrees of
+        freedom, of density u^a (1 + u)^{-(a+b)}/B(a, b), u = a·ratio/b, in its logarithm. The
+        probability that b is large, a thin tail, is learned: where squares are regular a jump is
+        plain to see, and a heavier tail takes less for one.
 
         Args:
             square: ‖g‖².
             noise: E‖ξ‖² under each hypothesis.
-            slope: The derivative of the square's mean by the level.
-            freedom: The square's degrees of freedom.
-            heavy: b of the heavy tail.
-            regular: The belief in the thin one.
-        """
-        vx = self.xp
-        expected = self.level + noise
-        relative = self.level_error * (slope / expected) ** 2
-        a = 0.5 / (1.0 / freedom + 0.5 * relative)
-        ratio = a * (square / expected) + _TINY
-        odd = (1.0 - regular) * self.weight * _density(vx, a, heavy, ratio)
-        thin = regular * self.weight * _density(vx, a, _THIN, ratio)
-        weight = odd + thin
-        likely = vx.sum(weight, axis=0)
-        # A batch's residuals move all its products together: thrice the variance it should have.
-        total = slope * slope * self.level_error + 6.0 * expected * expected / freedom
-        most = 2.0 * vx.sqrt(total)
-        off = square - expected
-        off = vx.where(off < most, off, most)
-        off = vx.where(off > -most, off, -most)
-        gain, way = slope * self.level_error / total, slope * self.shared / total
-        bank = self._replace(
-            weight=_normal(vx, weight),
-            level=_positive(vx, self.level, self.level + gain * off),
-            along=self.along + way * off,
-            level_error=(1.0 - slope * gain) * self.level_error,
-            along_error=self.along_error - slope * way * self.shared,
-            shared=(1.0 - slope * gain) * self.shared,
-        )._sound()
-        return bank, likely, vx.sum(thin, axis=0) / likely
+            slope: Derivative of the square's mean by v.
+            freedom: Degrees of freedom of the square.
+            tail: b of the heavy tail.
+            thin: Probability of the thin one.
 
-    def jump(
+        Returns:
+            The filter; the likelihood over that of a jump; the probability of the thin tail.
+        """
+        xp, tuning = self.xp, self.tuning
+        expected = self.level + noise
+        relative = self.level_var * (slope / expected) ** 2
+        a = 0.5 / (1.0 / freedom + 0.5 * relative)
+        ratio = a * (square / expected) + TINY
+        heavy = (1.0 - thin) * self.weight * self._f_density(a, tail, ratio)
+        light = thin * self.weight * self._f_density(a, tuning.thin_tail, ratio)
+        weight = heavy + light
+        likelihood = xp.sum(weight, axis=0)
+        variance = 2.0 * tuning.square_inflation * expected * expected / freedom
+        total = slope * slope * self.level_var + variance
+        most = tuning.square_clip * xp.sqrt(total)
+        innovation = square - expected
+        innovation = xp.where(innovation < most, innovation, most)
+        innovation = xp.where(innovation > -most, innovation, -most)
+        weighed = self._replace(weight=_normalized(xp, weight))
+        bank = weighed._observe_level(slope, innovation, total)
+        return bank, likelihood, xp.sum(light, axis=0) / likelihood
+
+    def mix_jump(
         self,
-        level: Array,
-        error: Array,
-        seen: Array,
-        otherwise: Array,
+        jump: Jump,
+        likelihood: Array,
         rest: Array,
         product: Array,
-        trail: Array,
-        falls: Array,
+        trail_var: Array,
+        slope: Array,
     ) -> Bank:
-        """Let the target jump to `level`, as far as the gradient's square shows it (`seen`).
+        """Let the target have jumped, with the probability that the gradient's square says.
 
         Args:
-            level: v after the jump.
-            error: Its variance.
-            seen: How well the square shows it, from 0 to 1.
-            otherwise: How likely the square is without a jump.
+            jump: What the square says of v after a jump.
+            likelihood: That of the square without a jump, over that with one.
             rest: For how many steps the target has rested.
             product: That of the gradient with the trail, or None.
-            trail: The trail's squared length over the effective dimension.
-            falls: How much of the noise falls with the signal.
+            trail_var: The trail's squared length over the effective dimension.
+            slope: κ.
         """
-        vx, here = self.xp, self.jumped
+        xp, here, tuning = self.xp, self.jumped, self.tuning
         # Squared: what false alarms leave behind then falls as 1/t, as the optimal rate does.
-        chance = seen * _JUMP * (_ALERT / (_ALERT + rest)) ** 2
-        news = chance / (chance + (1.0 - chance) * otherwise)
-        before = vx.where(here, 0.0 * self.weight, self.weight)
-        along = vx.sum(before * self.along, axis=0)
-        along_error = vx.sum(before * self.along_error, axis=0) + level * trail
-        floor = vx.sum(before * self.floor, axis=0) / vx.sum(before, axis=0)
+        fading = (tuning.jump_patience / (tuning.jump_patience + rest)) ** 2
+        chance = jump.evidence * tuning.jump_chance * fading
+        new = chance / (chance + (1.0 - chance) * likelihood)
+        before = xp.where(here, 0.0 * self.weight, self.weight)
+        trail = xp.sum(before * self.trail, axis=0)
+        error = xp.sum(before * self.trail_var, axis=0) + jump.level * trail_var
+        additive = xp.sum(before * self.additive, axis=0) / xp.sum(before, axis=0)
         if product is not None:
-            gain = along_error / (along_error + (falls * level + floor) * trail + _TINY)
-            along = along + gain * (product - along)
-            along_error = (1.0 - gain) * along_error
-        old = (1.0 - news) * self.weight[-1]
-        total = old + news
+            noise = (slope * jump.level + additive) * trail_var
+            gain = error / (error + noise + TINY)
+            trail = trail + gain * (product - trail)
+            error = (1.0 - gain) * error
+        old = (1.0 - new) * self.weight[-1]
+        total = old + new
 
-        def blend(rows: Array, errors: Array, new: Array, new_error: Array) -> tuple[Array, Array]:
-            mean = (old * rows + news * new) / total
-            spread = old * (errors + (rows - mean) ** 2) + news * (new_error + (new - mean) ** 2)
-            return vx.where(here, mean, rows), vx.where(here, spread / total, errors)
+        def merge(rows: Array, errors: Array, mean: Array, error: Array) -> tuple[Array, Array]:
+            merged = (old * rows + new * mean) / total
+            spread = old * (errors + (rows - merged) ** 2) + new * (error + (mean - merged) ** 2)
+            return xp.where(here, merged, rows), xp.where(here, spread / total, errors)
 
-        levels, level_errors = blend(self.level, self.level_error, level, error)
-        alongs, along_errors = blend(self.along, self.along_error, along, along_error)
-        weight = (1.0 - news) * self.weight
+        levels, level_vars = merge(self.level, self.level_var, jump.level, jump.variance)
+        trails, trail_vars = merge(self.trail, self.trail_var, trail, error)
+        weight = (1.0 - new) * self.weight
+        merged = (old * self.additive + new * additive) / total
         return self._replace(
             level=levels,
-            along=alongs,
-            level_error=level_errors,
-            along_error=along_errors,
-            shared=vx.where(here, self.shared * (old / total), self.shared),
-            floor=vx.where(here, (old * self.floor + news * floor) / total, self.floor),
-            weight=_normal(vx, vx.where(here, weight + news, weight)),
-        )._sound()
+            trail=trails,
+            level_var=level_vars,
+            trail_var=trail_vars,
+            cov=xp.where(here, self.cov * (old / total), self.cov),
+            additive=xp.where(here, merged, self.additive),
+            weight=_normalized(xp, xp.where(here, weight + new, weight)),
+        )._valid()
 
     def mix(self, rest: Array) -> Bank:
-        """Let the target change its ways: drift begins or ends, a jump becomes old.
+        """Let the hypothesis change: a drift begins or ends, a jump becomes old.
 
-        Mass that moves carries its moments with it (interacting multiple models).
+        The mixing step of interacting multiple models: what moves from one hypothesis to another
+        takes its mean and covariance along (moment matching).
+
+        Args:
+            rest: For how many steps the target has rested.
         """
-        vx, here, w = self.xp, self.jumped, self.weight
-        switch = _SWITCH * _PATIENCE / (_PATIENCE + rest)
-        before = vx.where(here, 0.0 * w, w)
-        settled = vx.sum(before, axis=0)  # not 1 - w[-1], which single precision makes 0
+        xp, here, w, tuning = self.xp, self.jumped, self.weight, self.tuning
+        switch = tuning.switch_chance * tuning.switch_patience / (tuning.switch_patience + rest)
+        before = xp.where(here, 0.0 * w, w)
+        settled = xp.sum(before, axis=0)  # not 1 - w[-1], which single precision makes 0
         among = before / settled
-        worth = vx.where(self.settles > 0.0, 0.0 * w + _DRIFTS, _RESTS)
-        worth = vx.where(here, 0.0 * w, worth)
-        stay = vx.where(here, _FRESH * w, (1.0 - switch) * w)
-        come = switch * settled * worth
-        old = (1.0 - _FRESH) * w[-1] * worth
+        drift_prior = tuning.drift_prior / len(tuning.drift_rates)
+        prior = xp.where(self.drift > 0.0, 0.0 * w + drift_prior, 1.0 - tuning.drift_prior)
+        prior = xp.where(here, 0.0 * w, prior)
+        stay = xp.where(here, tuning.jump_lasts * w, (1.0 - switch) * w)
+        come = switch * settled * prior
+        old = (1.0 - tuning.jump_lasts) * w[-1] * prior
         mass = stay + come + old
-        # What is hardly believed of a jump is far from what the others know: one bell curve over
-        # both would be as wide as the jump, and at rest that would be most of what is known.
-        old = old * (old / (old + _SLIVER * mass))
+        # An unlikely jump is far from what the others know: one Gaussian over both would be as wide
+        # as the jump, and at rest that would be most of what is known.
+        old = old * (old / (old + tuning.sliver * mass))
         carried = stay + come + old
 
-        def blend(rows: Array) -> tuple[Array, Array, Array]:
-            pool = vx.sum(among * rows, axis=0)
+        def mean(rows: Array) -> tuple[Array, Array, Array]:
+            pool = xp.sum(among * rows, axis=0)
             return rows, pool, (stay * rows + come * pool + old * rows[-1]) / carried
 
-        def moment(errors: Array, a: tuple[Array, ...], b: tuple[Array, ...]) -> Array:
-            # Of two of level and along: their rows, the pool of all, and what they become.
-            pooled = vx.sum(among * (errors + (a[0] - a[1]) * (b[0] - b[1])), axis=0)
+        def covariance(errors: Array, a: tuple[Array, ...], b: tuple[Array, ...]) -> Array:
+            # Of two of level and trail: means before, of the pool of all, and after.
+            pooled = xp.sum(among * (errors + (a[0] - a[1]) * (b[0] - b[1])), axis=0)
             own = errors + (a[0] - a[2]) * (b[0] - b[2])
             all_of = pooled + (a[1] - a[2]) * (b[1] - b[2])
             jumped = errors[-1] + (a[0][-1] - a[2]) * (b[0][-1] - b[2])
             return (stay * own + come * all_of + old * jumped) / carried
 
-        xs, cs = blend(self.level), blend(self.along)
+        levels, trails = mean(self.level), mean(self.trail)
         return self._replace(
-            level=xs[-1],
-            along=cs[-1],
-            level_error=moment(self.level_error, xs, xs),
-            along_error=moment(self.along_error, cs, cs),
-            shared=moment(self.shared, xs, cs),
-            weight=_normal(vx, mass),
-            floor=blend(self.floor)[-1],
-        )._sound()
+            level=levels[-1],
+            trail=trails[-1],
+            level_var=covariance(self.level_var, levels, levels),
+            trail_var=covariance(self.trail_var, trails, trails),
+            cov=covariance(self.cov, levels, trails),
+            weight=_normalized(xp, mass),
+            additive=mean(self.additive)[-1],
+        )._valid()
 
     def predict(
         self,
-        share: Array,
+        gain: Array,
         square: Array,
-        falls: Array,
-        drift: Array,
+        slope: Array,
+        unit: Array,
         dim: Array,
         keep: float,
-        turn: Array,
-        trail: Array,
+        fall: Array,
+        trail_sq: Array,
     ) -> Bank:
-        """Move every hypothesis by the step that the learner took and the drift it supposes.
+        """Predict the moments after the learner's step, under the drift that each supposes.
 
         Args:
-            share: ηL, the share of the way that the step went.
+            gain: ηL of the step.
             square: ‖g‖².
-            falls: How much of the noise falls with the signal, d noise/d level.
-            drift: The unit of drift, E‖ξ‖² as it was measured.
+            slope: κ, the derivative of the noise by v.
+            unit: The unit of drift, E‖ξ‖² as it was measured.
             dim: The effective dimension.
-            keep: What the trail keeps of itself a step.
-            turn: How much the step lowered the product with the trail.
-            trail: The trail's new squared length.
+            keep: What the trail keeps of itself per step.
+            fall: How much the step lowered the product with the trail.
+            trail_sq: The trail's new squared length.
         """
-        x, p, noise = self.level, self.level_error, self.noise(falls)
-        # A random walk by q (in units of the noise) a step settles at the rate r, q = r²/(1 - r).
-        q = self.settles * self.settles / (1.0 - self.settles) * drift
-        stay, own = (1.0 - share) ** 2, share * share
-        # By this batch's own square, ⟨∇, g⟩ by regression on it: a quiet batch leads less far, a
-        # loud one throws the weights where the step was too long. What it may have gained is not
-        # believed.
-        worse = share * (share - 2.0 * x / (2.0 * x + noise)) * (square - x - noise)
+        x, p, noise = self.level, self.level_var, self.noise(slope)
+        q = self.drift * unit
+        stay, own = (1.0 - gain) ** 2, gain * gain
+        # What this batch's own square adds, ⟨∇, g⟩ by regression on it: a quiet batch leads less
+        # far, a loud one overshoots where the step was too long. A gain is not believed.
+        worse = gain * (gain - 2.0 * x / (2.0 * x + noise)) * (square - x - noise)
         level = stay * x + own * noise + self.xp.where(worse > 0.0, worse, 0.0 * worse)
-        chance = x * noise / dim  # the variance of ⟨∇, ξ⟩
-        slope = stay + own * falls
-        level_error = slope * slope * p + 4.0 * own * stay * chance + 2.0 * (own * noise) ** 2 / dim
-        level_error = level_error + (4.0 * level + 2.0 * q) * q / dim
-        along_error = p + 2.0 * keep * self.shared + keep * keep * self.along_error
+        product = x * noise / dim  # the variance of ⟨∇, ξ⟩
+        change = stay + own * slope
+        level_var = change * change * p + 4.0 * own * stay * product
+        level_var = level_var + 2.0 * (own * noise) ** 2 / dim
+        level_var = level_var + (4.0 * level + 2.0 * q) * q / dim
+        trail_var = p + 2.0 * keep * self.cov + keep * keep * self.trail_var
         return self._replace(
             level=level + q,
-            along=keep * self.along + x - turn,
-            level_error=level_error,
-            along_error=along_error + chance + q * trail / dim,
-            shared=slope * (p + keep * self.shared) - 2.0 * share * chance,
-        )._sound()
+            trail=keep * self.trail + x - fall,
+            level_var=level_var,
+            trail_var=trail_var + product + q * trail_sq / dim,
+            cov=change * (p + keep * self.cov) - 2.0 * gain * product,
+        )._valid()
 
-    def _sound(self) -> Bank:
-        """Return the bank with errors that a covariance can have, none beyond twice its level."""
-        vx = self.xp
-        level = vx.where(self.level > _TINY**0.5, self.level, _TINY**0.5)
+    def _observe_level(self, slope: Array, innovation: Array, total: Array) -> Bank:
+        """Return the Kalman correction by an observation of slope·v."""
+        gain, other, level_var, cov, trail_var = _update(
+            slope, total, self.level_var, self.cov, self.trail_var
+        )
+        return self._replace(
+            level=_positive(self.xp, self.level, self.level + gain * innovation),
+            trail=self.trail + other * innovation,
+            level_var=level_var,
+            trail_var=trail_var,
+            cov=cov,
+        )._valid()
+
+    def _by_student(self, innovation: Array, total: Array, scale: Array) -> Array:
+        """Return the weights after a product, by Student's likelihood of its innovation."""
+        freedom = self.tuning.product_freedom
+        tail = (1.0 + innovation * innovation / (freedom * total)) ** (0.5 * (freedom + 1.0))
+        return _normalized(self.xp, self.weight / (tail * scale * self.xp.sqrt(total)))
+
+    def _f_density(self, a: Array, b: float, ratio: Array) -> Array:
+        """Return the F density over that of a jump; `ratio` is a times the variate."""
+        xp = self.xp
+        value = math.log(self.tuning.jump_range) - a * xp.log1p(b / ratio)
+        value = value - b * xp.log1p(ratio / b) - log_beta(xp, a, b)
+        return xp.exp(xp.where(value > LEAST_EXPONENT, value, LEAST_EXPONENT))
+
+    def _valid(self) -> Bank:
+        """Return the filter with a positive level and a covariance matrix that can be one."""
+        xp = self.xp
+        level = xp.where(self.level > TINY**0.5, self.level, TINY**0.5)
         square = level * level
-        error = vx.where(self.level_error > 1e-8 * square, self.level_error, 1e-8 * square)
-        error = vx.where(error < 4.0 * square, error, 4.0 * square)
-        along_error = vx.where(self.along_error > _TINY, self.along_error, _TINY)
-        most = 0.99 * vx.sqrt(error) * vx.sqrt(along_error)
-        shared = vx.where(self.shared < most, self.shared, most)
+        low, high = LEAST_ERROR * square, LARGEST_ERROR * square
+        level_var = xp.where(self.level_var > low, self.level_var, low)
+        level_var = xp.where(level_var < high, level_var, high)
+        trail_var = xp.where(self.trail_var > TINY, self.trail_var, TINY)
+        most = LARGEST_CORRELATION * xp.sqrt(level_var) * xp.sqrt(trail_var)
+        cov = xp.where(self.cov < most, self.cov, most)
         return self._replace(
             level=level,
-            level_error=error,
-            along_error=along_error,
-            shared=vx.where(shared > -most, shared, -most),
+            level_var=level_var,
+            trail_var=trail_var,
+            cov=xp.where(cov > -most, cov, -most),
         )
 
 
-def _density(vx: Any, a: Array, b: float, ratio: Array) -> Array:
-    """Return the F density over that of a jump; `ratio` is a times the variate."""
-    value = math.log(_NEWS) - a * vx.log1p(b / ratio) - b * vx.log1p(ratio / b) - _beta(vx, a, b)
-    return vx.exp(vx.where(value > -60.0, value, -60.0))
+class Jump(NamedTuple):
+    """What the gradient's square says of v, had the target just jumped.
+
+    Args:
+        level: v.
+        variance: Its variance.
+        evidence: How well the square shows a jump, from 0 to 1.
+    """
+
+    level: Array
+    variance: Array
+    evidence: Array
 
 
-def _beta(vx: Any, a: Array, b: float) -> Array:
+def log_beta(xp: Any, a: Array, b: float) -> Array:
     """Return log B(a, b), b >= 6.
 
     Γ(a + 6)/Γ(a) is a product; Γ(a + b)/Γ(a + 6) is Stirling's, so arranged that nothing cancels.
     """
     more, low, high = b - 6.0, a + 6.0, a + b
-    value = math.lgamma(b) - vx.log(a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (a + 4.0) * (a + 5.0))
-    value = value - (low - 0.5) * vx.log1p(more / low) - more * (vx.log(high) - 1.0)
+    value = math.lgamma(b) - xp.log(a * (a + 1.0) * (a + 2.0) * (a + 3.0) * (a + 4.0) * (a + 5.0))
+    value = value - (low - 0.5) * xp.log1p(more / low) - more * (xp.log(high) - 1.0)
     return value - (1.0 / high - 1.0 / low) / 12.0
 
 
-def _last(vx: Any, rows: Array) -> Array:
-    number = vx.cumulative_sum(vx.ones_like(rows), axis=0)
-    return number > MODELS - 0.5
+def _update(
+    slope: Array, total: Array, own_var: Array, cov: Array, other_var: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Return both gains of an observation of slope·(own), and own, shared and other variance."""
+    gain, other = slope * own_var / total, slope * cov / total
+    left = 1.0 - slope * gain
+    return gain, other, left * own_var, left * cov, other_var - slope * other * cov
 
 
-def _normal(vx: Any, weight: Array) -> Array:
+def _normalized(xp: Any, weight: Array) -> Array:
     """Return the weights as shares of 1, none of them quite 0."""
-    total = vx.sum(weight, axis=0)
-    share = weight / vx.where(total > 0.0, total, 1.0)
-    share = vx.where(share > _LEAST, share, _LEAST)
-    return share / vx.sum(share, axis=0)
+    total = xp.sum(weight, axis=0)
+    share = weight / xp.where(total > 0.0, total, 1.0)
+    share = xp.where(share > LEAST_WEIGHT, share, LEAST_WEIGHT)
+    return share / xp.sum(share, axis=0)
 
 
-def _positive(vx: Any, old: Array, new: Array) -> Array:
+def _positive(xp: Any, old: Array, new: Array) -> Array:
     """Return the new level; far below the old one it falls by a factor and stays positive."""
-    low = 0.2 * old
-    return vx.where(new > low, new, 0.8 * old * (low / (old - new + low)))
+    low = STEEPEST_FALL * old
+    return xp.where(new > low, new, (1.0 - STEEPEST_FALL) * old * (low / (old - new + low)))

@@ -1,0 +1,191 @@
+"""A schedule's rate around a transformation: what each update sees, says and scales."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from driftrate.adapters._observe import TOLD, Fields, Loop, Told, measure
+from driftrate.adapters._observe import record as _record
+from driftrate.adapters.optax.own import Own, check_inner, check_moments, injected, weights
+from driftrate.adapters.optax.parts import compared
+from driftrate.adapters.optax.state import RateState, check_state, stamped
+from driftrate.adapters.optax.trees import (
+    Leaves,
+    Tree,
+    lengthened,
+    numbers,
+    real_type,
+    replaced,
+    scaled,
+    space,
+    still,
+)
+from driftrate.errors import ConfigError, MissingSignal, SignalError
+from driftrate.schedules.base import Array, Schedule, Signal, State, select
+
+_GIVEN = "update(..., signal=dr.Signal({name}=...))"
+
+
+def require(schedule: Schedule, fields: Fields, mode: str | None) -> Signal:
+    """Return what the schedule reads of the fields; say how to give what is missing."""
+    for name in schedule.signals:
+        if fields.get(name) is None and name not in schedule.optional:
+            how = "update(..., parts=gradients) or " if mode == "parts" else ""
+            raise MissingSignal(
+                f'{schedule.name} needs {name}, which mode="{mode}" did not get: use'
+                f" {how}{_GIVEN.format(name=name)}"
+            )
+    return Signal(**{name: fields[name] for name in schedule.signals if name in fields})
+
+
+class Rate:
+    """The two functions of an attached transformation; it holds settings alone, no state.
+
+    Args:
+        inner: The optimizer, which takes extra arguments.
+        loop: What attaching settled.
+        own: What is known of the optimizer; its moments make the metric.
+        batch_size: B where an update is not told it.
+    """
+
+    def __init__(self, inner: Any, loop: Loop, own: Own, batch_size: float | None) -> None:
+        self.inner = inner
+        self.schedule, self.mode, self.relative = loop
+        self.own = own
+        self.batch_size = batch_size
+        self.reads = {*self.schedule.signals}
+        self.remembers = self.mode == "sequence" and bool({"cross", "spread"} & self.reads)
+        self.trails = "trail" in self.reads
+
+    def init(self, params: Tree) -> RateState:
+        """Return the state before the first update."""
+        leaves = numbers(params)
+        if all(leaf is None for leaf in leaves):
+            raise ConfigError("attach: the optimizer has no parameters")
+        zero = jnp.zeros((), real_type(leaves))
+        start, below = self.schedule.init(like=zero), self.inner.init(params)
+        check_inner(below)
+        if self.own.moments is not None:
+            check_moments(below, params)
+        _, known = self._applied(start["rate"], below)
+        return RateState(
+            stamp=stamped(self.schedule),
+            schedule=start,
+            record=self._noted(start, dict.fromkeys(self.reads, zero), known),
+            known=jnp.zeros((), bool),
+            step_length=zero,
+            seen=jnp.zeros((), bool),
+            previous=jax.tree.map(jnp.zeros_like, params) if self.remembers else (),
+            trail=still(params) if self.trails else (),
+            inner=below,
+        )
+
+    def update(
+        self,
+        updates: Tree,
+        state: RateState,
+        params: Tree = None,
+        *,
+        signal: Signal | None = None,
+        parts: Tree = None,
+        **extra: Any,
+    ) -> tuple[Tree, RateState]:
+        """Return the scaled updates and the next state."""
+        check_state(self.schedule, state, RateState)
+        if parts is not None and self.mode != "parts":
+            raise SignalError(
+                f"attach: parts= was given in mode {self.mode!r}: attach(..., mode='parts')"
+            )
+        gradient, last = numbers(updates), state.schedule["rate"]
+        fields, ready = self._observed(state, gradient, signal, parts)
+        rate, after = self.schedule.update(
+            state.schedule, require(self.schedule, fields, self.mode)
+        )
+        rate = jnp.where(ready, rate, last)
+        after = select(jnp, ready, after, state.schedule)
+        out, below = self.inner.update(
+            updates, state.inner, params, signal=signal, parts=parts, **extra
+        )
+        factor, known = self._applied(rate, below)
+        out = scaled(out, factor)
+        plain, moved = space(last), numbers(out)
+        previous, trail = state.previous, state.trail
+        if self.remembers:
+            previous = replaced(lambda h, g: g.astype(h.dtype), previous, gradient, jnp.zeros_like)
+        if self.trails:
+            trail = lengthened(trail, gradient, jnp.isfinite(plain.dot(gradient, gradient)))
+        return out, RateState(
+            stamp=state.stamp,
+            schedule=after,
+            record=self._noted(after, fields, known),
+            known=ready,
+            step_length=jnp.sqrt(plain.dot(moved, moved)),
+            seen=jnp.ones_like(state.seen),
+            previous=previous,
+            trail=trail,
+            inner=below,
+        )
+
+    def _observed(
+        self, state: RateState, gradient: Leaves, signal: Signal | None, parts: Tree
+    ) -> tuple[Fields, Array]:
+        """Return what was measured and told, and whether there was something to measure by."""
+        like = state.schedule["rate"]
+        metric, ready = None, jnp.ones((), bool)
+        if self.own.moments is not None:
+            metric, ready = weights(self.own.moments, state.inner, like)
+        if self.remembers:
+            ready = ready & state.seen
+        products = space(like, metric)
+        size = sum(leaf.size for leaf in gradient if leaf is not None)
+        fields: Fields = {"step_length": state.step_length, "dim": size}
+        fields |= measure(
+            products,
+            self.reads,
+            gradient,
+            previous=numbers(state.previous) if self.remembers else None,
+            trail=numbers(state.trail) if self.trails else None,
+        )
+        if parts is not None:
+            fields |= compared(parts, products, like)
+        given = {} if signal is None else signal._asdict()
+        given = {name: value for name, value in given.items() if value is not None}
+        told = Told(self.schedule, self.batch_size, how=_GIVEN)
+        told.fields = {name: given[name] for name in TOLD if name in given}
+        return fields | told.take() | given, ready
+
+    def _applied(self, rate: Array, inner: Tree) -> tuple[Array, dict[str, Any]]:
+        """Return what the optimizer's updates are multiplied by, and what that makes of its rate.
+
+        Args:
+            rate: The schedule's.
+            inner: The optimizer's state, which may show its own rate.
+        """
+        came, shown = self.own.base.rate, injected(inner)
+        now: Any = came if shown is None else jnp.asarray(shown, rate.dtype)
+        used: Any = rate
+        if self.own.scheduled:
+            factor = rate if self.relative else rate / came
+            used = None if shown is None else factor * now
+        elif self.relative:
+            factor, used = rate, None if now is None else rate * now
+        else:
+            factor = rate / (now if shown is None else jnp.where(now == 0.0, 1.0, now))
+        if used is not None and came is not None:
+            return factor, {"rate": used, "factor": used / came}
+        whole = self.relative and not self.own.scheduled
+        return factor, {"rate": used, "factor": factor if whole else None}
+
+    def _noted(self, state: State, fields: Fields, known: dict[str, Any]) -> dict[str, Array]:
+        """Return what can be known of an update; `record` adds NaN for the rest."""
+        seen = {name: fields[name] for name in fields if name in self.reads}
+        every = _record(self.schedule, state, seen, **known)
+        return {
+            name: jnp.asarray(value, state["rate"].dtype)
+            for name, value in every.items()
+            if not (isinstance(value, float) and math.isnan(value))
+        }

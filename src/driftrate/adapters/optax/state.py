@@ -1,0 +1,241 @@
+"""The states that transformations carry: what they show, how a shift moves them, how they load."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from driftrate.adapters._observe import KEYS, Policy, blend, mixed, policies, stamp
+from driftrate.adapters._observe import check_version as _check_version
+from driftrate.adapters.optax.trees import Tree, nodes
+from driftrate.errors import StateError
+from driftrate.schedules.base import Array, Schedule, State
+
+
+class RateState(NamedTuple):
+    """The state of `attach` and `scale_by_rate`: arrays alone, so that anything saves it.
+
+    Args:
+        stamp: The version of this record and a mark of the schedule's name, for `load`.
+        schedule: The schedule's own state.
+        record: What the last update said, as far as it can be known; `record` reads it.
+        known: Whether the last update measured something.
+        step_length: The length of the last update.
+        seen: Whether there was an update before.
+        previous: The last gradient where the mode is "sequence" and the schedule needs it, or ().
+        trail: The trail of past gradients where the schedule needs it, or ().
+        inner: The state of the wrapped optimizer.
+    """
+
+    stamp: Array
+    schedule: State
+    record: dict[str, Array]
+    known: Array
+    step_length: Array
+    seen: Array
+    previous: Tree
+    trail: Tree
+    inner: Tree
+
+
+class StatefulRateState(NamedTuple):
+    """The state of `StatefulRate`.
+
+    Args:
+        stamp: The version of this record and a mark of the schedule's name, for `load`.
+        schedule: The schedule's own state.
+    """
+
+    stamp: Array
+    schedule: State
+
+
+STATES = (RateState, StatefulRateState)
+
+
+def stamped(schedule: Schedule) -> Array:
+    """Return the schedule's stamp as an array."""
+    return jnp.asarray(np.array(stamp(schedule), np.int32))
+
+
+def check_state(schedule: Schedule, state: Any, kind: type[Any]) -> None:
+    """Refuse the state of something else; values are not looked at, they may be traced."""
+    if not isinstance(state, kind):
+        raise StateError(f"{schedule.name} got a state of {type(state).__name__}: use init(params)")
+    fresh: Any = jax.tree.structure(schedule._start())
+    if jax.tree.structure(state.schedule) != fresh:
+        raise StateError(f"the state is of another schedule than {schedule.name}")
+
+
+def record(state: Tree) -> dict[str, Array]:
+    """Return the last update in numbers, for any logger.
+
+    Args:
+        state: A state that holds one of `attach` or `scale_by_rate` anywhere, in a chain or in
+            `MultiSteps`; of several, pass the one that is meant.
+
+    Returns:
+        `rate`: the learning rate that the optimizer used; `factor`: that over the rate that it
+        came with; `signal`: the measured squared gradient (`cross`); `noise`: the measured noise
+        of the gradient (`spread`); `shift`: the shift that was given or estimated. What is unknown
+        is NaN. Arrays, not read back.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import driftrate as dr
+        >>> from driftrate.optax import scale_by_rate
+        >>> transformation = scale_by_rate(dr.ConstantRate(0.5))
+        >>> print(record(transformation.init(jnp.ones(2)))["rate"])
+        0.5
+    """
+    found = nodes(state, RateState)
+    if len(found) != 1:
+        raise StateError(
+            f"record: {len(found) or 'no'} states of attach or scale_by_rate in"
+            f" {type(state).__name__}: pass {'one of them' if found else 'a state that has one'}"
+        )
+    (node,) = found
+    # NaN is made here: in the state it would trip jax_debug_nans at every step.
+    unknown = jnp.full_like(node.step_length, math.nan)
+    seen = {
+        name: value if name in ("rate", "factor") else jnp.where(node.known, value, unknown)
+        for name, value in node.record.items()
+    }
+    return {name: seen.get(name, unknown) for name in KEYS}
+
+
+def notify_shift(
+    state: Tree,
+    fresh: Tree,
+    policy: Policy = "reset",
+    *,
+    moments: Policy | None = None,
+    decay: float = 0.5,
+) -> Tree:
+    """Say that the data have shifted, and what to do with what was learned before.
+
+    Args:
+        state: The optimizer's state.
+        fresh: A fresh one, `optimizer.init(params)`.
+        policy: For the schedule's state. "keep": nothing; "reset": it starts afresh; "decay":
+            each number goes the share 1 - `decay` of its way back to where it started.
+        moments: For the rest of the state, moments and their counts, by default as `policy`.
+            "decay" leaves counts as they are.
+        decay: What is left of the past, in [0, 1].
+
+    Returns:
+        The state to go on with.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import driftrate as dr
+        >>> from driftrate.optax import attach
+        >>> optimizer = attach(optax.sgd(0.1), dr.InverseTimeRate(0.5))
+        >>> fresh = state = optimizer.init(jnp.ones(2))
+        >>> for _ in range(5):
+        ...     _, state = optimizer.update(jnp.ones(2), state)
+        >>> _, state = optimizer.update(jnp.ones(2), notify_shift(state, fresh))
+        >>> print(record(state)["rate"])
+        0.5
+    """
+    share, rest = policies(policy, moments, decay)
+
+    def moment(old: Array, first: Array) -> Array:
+        counts = not jnp.issubdtype(jnp.result_type(old), jnp.inexact)
+        return old if counts and rest > 0.0 else mixed(old, first, rest)
+
+    def node(old: Any, first: Any) -> Any:
+        if not isinstance(old, STATES):
+            return moment(old, first)
+        new: Any = old._replace(schedule=blend(old.schedule, first.schedule, share))
+        if isinstance(old, RateState):
+            new = new._replace(inner=jax.tree.map(moment, old.inner, first.inner))
+        return new
+
+    return jax.tree.map(node, state, fresh, is_leaf=lambda one: isinstance(one, STATES))
+
+
+def load(saved: Tree, like: Tree) -> Tree:
+    """Return a saved optimizer state, bit by bit, after checking that it can be gone on from.
+
+    States are trees of arrays: save them with pickle, Orbax or `numpy.savez(file, *leaves)`.
+
+    Args:
+        saved: The tree that was saved, of JAX or NumPy arrays; the list of its leaves; or the tree
+            of dictionaries and lists that Orbax restores without a target.
+        like: A fresh state, `optimizer.init(params)`, of the transformation that is to go on.
+
+    Returns:
+        The state, of the structure of `like`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import driftrate as dr
+        >>> from driftrate.optax import scale_by_rate
+        >>> transformation = scale_by_rate(dr.InverseTimeRate(0.5))
+        >>> fresh = transformation.init(jnp.ones(2))
+        >>> _, state = transformation.update(jnp.ones(2), fresh)
+        >>> print(record(load(jax.tree.leaves(state), like=fresh))["rate"])
+        0.5
+    """
+    places, structure = jax.tree.flatten_with_path(like)
+    restored = []
+    for (path, fresh), leaf in zip(places, _arranged(saved, places), strict=True):
+        array = np.asarray(leaf)
+        if array.dtype.kind == "V" and array.dtype.itemsize == fresh.dtype.itemsize:
+            array = array.view(fresh.dtype)  # numpy.savez forgets the names of half precisions
+        if array.shape != fresh.shape or array.dtype != fresh.dtype:
+            raise StateError(
+                f"load: {jax.tree_util.keystr(path)} must be {fresh.dtype}{fresh.shape}, the saved"
+                f" one is {array.dtype}{array.shape}"
+            )
+        restored.append(jnp.asarray(array))
+    state = jax.tree.unflatten(structure, restored)
+    for old, new in zip(nodes(state, *STATES), nodes(like, *STATES), strict=True):
+        theirs, ours = np.asarray(old.stamp), np.asarray(new.stamp)
+        for version in np.unique(theirs[..., 0]):
+            _check_version(int(version))
+        if np.any(theirs != ours):
+            raise StateError("load: the state is of another schedule than that of `like`")
+    return state
+
+
+def _arranged(saved: Tree, places: list[Any]) -> list[Any]:
+    """Return the leaves of a saved tree in the order of `like`, matched by their paths."""
+    found = jax.tree.flatten_with_path(saved)[0]
+    leaves = [leaf for _, leaf in found]
+    if isinstance(saved, list | tuple) and len(saved) == len(leaves) == len(places):
+        return leaves  # the list of leaves
+    if len(found) == len(places):
+        if all(_same(ours, theirs) for (ours, _), (theirs, _) in zip(places, found, strict=True)):
+            return leaves
+        # Dictionaries in the place of records come in another order.
+        named = {tuple(map(_name, path)): leaf for path, leaf in found}
+        names = [tuple(map(_name, path)) for path, _ in places]
+        if named.keys() == {*names}:
+            return [named[name] for name in names]
+    raise StateError(
+        f"load: the saved state has {len(leaves)} arrays in another structure than the"
+        f" {len(places)} of `like`: it is of another optimizer or schedule, or was restored without"
+        " its structure: restore with target=optimizer.init(params)"
+    )
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Whether two paths lead to the same place; records may have become lists."""
+    return len(ours) == len(theirs) and all(
+        _name(a) == _name(b)
+        or (isinstance(a, jax.tree_util.GetAttrKey) and isinstance(b, jax.tree_util.SequenceKey))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _name(key: Any) -> str:
+    for name in ("name", "key", "idx"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return str(key)

@@ -1,0 +1,128 @@
+"""Trees of gradients as lists of arrays: products in a metric, the trail, records within a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from driftrate.adapters._observe import Space
+from driftrate.schedules.base import TRAIL, Array
+
+Tree = Any
+Leaves = list[Any]  # of arrays; None where there is no gradient, which counts as 0
+
+
+def numbers(tree: Tree) -> Leaves:
+    """Return the leaves of a tree, None for those that hold no real or complex numbers.
+
+    Whole numbers have gradients of type float0, which nothing can be computed with.
+    """
+    leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: leaf is None)
+    return [
+        leaf if leaf is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) else None
+        for leaf in leaves
+    ]
+
+
+def real_type(leaves: Leaves) -> Any:
+    """Return the precision for a schedule: half precision would round away slow changes."""
+    kinds = [jnp.finfo(jnp.result_type(leaf)).dtype for leaf in leaves if leaf is not None]
+    return jnp.result_type(jnp.float32, *kinds)
+
+
+def space(like: Array, weights: Leaves | None = None) -> Space:
+    r"""Return how gradients are multiplied: ⟨a, b⟩ = Re Σ_i conj(a_i) b_i w_i.
+
+    Args:
+        like: A scalar whose precision products take.
+        weights: w, the metric; None for the plain one.
+    """
+
+    def dot(a: Leaves, b: Leaves) -> Array:
+        total = jnp.zeros_like(like)
+        for x, y, w in zip(a, b, weights or [None] * len(a), strict=True):
+            if x is None or y is None:
+                continue
+            # Not jnp.vdot: on accelerators it may multiply in fewer bits.
+            product = jnp.real(jnp.conj(wide(x, like)) * wide(y, like))
+            total = total + jnp.sum(product if w is None else product * w)
+        return total
+
+    def minus(a: Leaves, b: Leaves) -> Leaves:
+        def one(x: Any, y: Any) -> Any:
+            if y is None:
+                return x
+            return -wide(y, like) if x is None else wide(x, like) - wide(y, like)
+
+        return [one(x, y) for x, y in zip(a, b, strict=True)]
+
+    return Space(dot, minus)
+
+
+def still(params: Tree) -> Tree:
+    """Return a trail of 0; in single precision for float16, whose range a sum of ten may leave."""
+
+    def one(leaf: Array) -> Array:
+        kind = jnp.result_type(leaf)
+        if jnp.issubdtype(kind, jnp.inexact):
+            kind = jnp.promote_types(kind, jnp.bfloat16)
+        return jnp.zeros_like(leaf, dtype=kind)
+
+    return jax.tree.map(one, params)
+
+
+def lengthened(trail: Tree, gradient: Leaves, good: Array) -> Tree:
+    """Return 0.9 h + g; where the gradient is not `good`, the trail as it was."""
+
+    def one(h: Array, g: Array) -> Array:
+        return jnp.where(good, TRAIL * h + g.astype(h.dtype), h)
+
+    return replaced(one, trail, gradient, lambda h: jnp.where(good, TRAIL * h, h))
+
+
+def replaced(
+    function: Callable[[Any, Any], Any],
+    tree: Tree,
+    gradient: Leaves,
+    missing: Callable[[Any], Any],
+) -> Tree:
+    """Return a tree whose arrays are functions of themselves and of their gradients.
+
+    Args:
+        function: Of an array and its gradient.
+        tree: A tree of the parameters' structure.
+        gradient: What `numbers` returned of the gradient.
+        missing: Of an array that has no gradient.
+    """
+    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: leaf is None)
+    some = [
+        leaf if known is None else missing(leaf) if g is None else function(leaf, g)
+        for leaf, known, g in zip(leaves, numbers(tree), gradient, strict=True)
+    ]
+    return jax.tree.unflatten(structure, some)
+
+
+def scaled(updates: Tree, factor: Array) -> Tree:
+    """Return the updates times a factor, multiplied in its precision, of their own type."""
+
+    def one(update: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(update), jnp.inexact):
+            return update
+        return (factor * wide(update, factor)).astype(update.dtype)
+
+    return jax.tree.map(one, updates)
+
+
+def nodes(tree: Tree, *kinds: type) -> list[Any]:
+    """Find the records of the given kinds, in a chain or in a wrapper's state."""
+    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds))
+    return [node for node in found if isinstance(node, kinds)]
+
+
+def wide(leaf: Array, like: Array) -> Array:
+    """Return the array in the precision of `like`; a complex one stays complex."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.promote_types(leaf.dtype, like.dtype))

@@ -1,0 +1,205 @@
+"""Parts of a batch: marked ones, or every backward pass between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
+
+from driftrate.adapters._observe import Fields, of_parts
+from driftrate.adapters.torch.measure import compared, squared
+from driftrate.adapters.torch.metric import Metric, Weight
+from driftrate.adapters.torch.observers import Observer, unscaled
+from driftrate.adapters.torch.trail import Trail
+from driftrate.errors import ConfigError
+
+
+class Parts(Observer):
+    r"""Marked parts of a batch. Keeps their sums alone, no gradient.
+
+    A part's gradient is seen before it is added to S_i, the sum of the i parts before it; with
+    Helmert's contrasts
+
+        Σ_i ‖g_i - ḡ‖² = Σ_{0<i<k} i/(i+1) ‖g_{i+1} - S_i/i‖²,
+
+    which squares no sum before it is subtracted.
+    """
+
+    name = "parts"
+    advice = (
+        "run each batch through rate.backward(closure, x, y), or the backward pass of each of two"
+        ' or more parts in `with rate.part():`; for one ordinary pass a step, mode="sequence"'
+    )
+
+    def __init__(
+        self,
+        like: Tensor,
+        reads: Collection[str],
+        metric: Metric | None = None,
+        trail: Trail | None = None,
+    ) -> None:
+        super().__init__(like, reads, metric, trail)
+        self.marked = 0
+        self.counts: dict[Tensor, int] = {}  # how many parts reached a parameter
+        self.apart: dict[Tensor, Tensor] = {}  # Helmert's sum
+        self.sums: dict[Tensor, Tensor] = {}  # ‖S‖² when the last part was heard
+        self.weights: dict[Tensor, Weight | None] = {}
+        self.nodes: dict[Tensor, tuple[Node, RemovableHandle]] = {}
+
+    def watch(self, owners: Iterable[Tensor]) -> None:
+        """Hear of each gradient before it is added up, after all other hooks on the parameter."""
+        for owner in owners:
+            if owner not in self.nodes and owner.requires_grad:
+                node = get_gradient_edge(owner).node
+                # Weak: what a node holds, the garbage collector does not see.
+                handle = node.register_prehook(partial(_tell, ref(self), owner))
+                self.nodes[owner] = (node, handle)
+
+    def remove(self) -> None:
+        for _, handle in self.nodes.values():
+            handle.remove()
+        self.nodes.clear()
+
+    @contextmanager
+    def part(self, owners: Sequence[Tensor]) -> Iterator[None]:
+        """Mark the backward pass inside as one part."""
+        if all(owner.grad is None for owner in owners):
+            self._clear()  # nothing accumulated: what was measured belongs to no step
+        before = sum(self.counts.values())
+        self.watch(owners)
+        try:
+            yield
+        finally:
+            self.remove()
+        self.marked += 1
+        if sum(self.counts.values()) == before:
+            raise ConfigError("Rate.part: no backward pass inside reached a parameter")
+        if max(self.counts.values()) > self.marked:
+            raise ConfigError(
+                "Rate.part: two backward passes in one part reached the same parameter: add their"
+                " losses up before one backward pass"
+            )
+
+    @torch.no_grad()
+    def hear(self, owner: Tensor, part: Tensor) -> None:
+        """Compare a part's gradient with the sum of those before it."""
+        total = owner.grad
+        count = 0 if total is None else self.counts.get(owner, 0)
+        self.counts[owner] = count + 1
+        if count == 0:
+            self.apart.pop(owner, None)
+            return
+        if self.metric is not None and not self.weights:
+            every = [*self.nodes]
+            self.weights = dict(zip(every, self.metric.weights(every), strict=True))
+        weight = self.weights.get(owner)
+        if self.metric is not None and weight is None:
+            return
+        ratio, wanted = 1.0 / count, ("apart", "whole")
+        new = compared([part], [total], self.like, [weight], ratio, wanted=wanted)
+        apart = new["apart"] * (count / (count + 1.0))
+        self.apart[owner] = self.apart[owner] + apart if owner in self.apart else apart
+        self.sums[owner] = new["whole"]
+
+    def read(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None = None,
+    ) -> Fields:
+        owners, gradients, weights = self.weighed(owners, gradients)
+        if not owners:
+            return {}
+        fields = self._whole(owners, gradients, weights, scale, skipped)
+        parts = self._parts(owners)
+        if parts < 2:
+            return fields
+
+        def square(places: list[int]) -> Tensor:
+            some = [gradients[place] for place in places]
+            found = squared(some, self.like, weights and [weights[place] for place in places])
+            return unscaled(found, scale)
+
+        counts = [self.counts.get(owner, 0) for owner in owners]
+        several = [place for place, owner in enumerate(owners) if owner in self.apart]
+        once = [place for place, count in enumerate(counts) if count == 1]
+        apart = torch.zeros_like(self.like)
+        # A part that did not reach a parameter has the gradient 0 there; order is no matter.
+        if once:
+            apart = square(once) * (1.0 - 1.0 / parts)
+        if several:
+            then = torch.stack([self.sums[owners[place]] for place in several])
+            off = torch.stack([self.apart[owners[place]] for place in several])
+            if any(counts[place] < parts for place in several):
+                rest = [1.0 / counts[place] - 1.0 / parts for place in several]
+                off = off + then * torch.tensor(rest, dtype=then.dtype, device=then.device)
+            now = fields["grad_sq"] if len(several) == len(owners) else square(several)
+            # Clipping and loss scaling have multiplied all parts alike since then.
+            since = torch.where(then.sum() > 0.0, now / then.sum(), torch.ones_like(now))
+            apart = apart + since * off.sum()
+        # Each part was given as g_i/k, so that they add up to ḡ.
+        return fields | of_parts(fields["grad_sq"], apart * (parts * parts), parts)
+
+    def _is_blind(self, owners: Sequence[Tensor]) -> bool:
+        return self._parts(owners) < 2
+
+    def _parts(self, owners: Sequence[Tensor]) -> int:
+        return self.marked
+
+    def stepped(self) -> None:
+        super().stepped()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.marked = 0
+        self.counts.clear()
+        self.apart.clear()
+        self.sums.clear()
+        self.weights.clear()
+
+
+class Accumulated(Parts):
+    """Every backward pass between two steps as a part."""
+
+    name = "accumulation"
+    advice = (
+        "each step had one backward pass: run two or more of equal size before each step, or attach"
+        ' with mode="sequence"'
+    )
+
+    def __init__(
+        self,
+        like: Tensor,
+        reads: Collection[str],
+        metric: Metric | None,
+        trail: Trail | None,
+        owners: Iterable[Tensor],
+    ) -> None:
+        super().__init__(like, reads, metric, trail)
+        self.watch(owners)
+
+    def read(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        scale: Tensor | None,
+        skipped: Tensor | None = None,
+    ) -> Fields:
+        self.watch(owners)
+        return super().read(owners, gradients, scale, skipped)
+
+    def _parts(self, owners: Sequence[Tensor]) -> int:
+        return max((self.counts.get(owner, 0) for owner in owners), default=0)
+
+
+def _tell(parts: ReferenceType[Parts], owner: Tensor, gradients: tuple[Tensor | None, ...]) -> None:
+    listener, gradient = parts(), gradients[0]
+    if listener is not None and gradient is not None:
+        listener.hear(owner, gradient.detach())

@@ -1,0 +1,270 @@
+"""The noise N = κv + s of a batch's gradient, and the effective dimension D behind κ."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from driftrate.schedules.base import TRAIL, Array, State, real
+from driftrate.schedules.measured.batch import Batch, at_most, clipped, number
+from driftrate.schedules.measured.filter import Bank, Jump
+from driftrate.schedules.measured.tuning import (
+    LARGEST,
+    LEAST_INVERSE,
+    LEAST_JUMP,
+    SMALLEST,
+    Tuning,
+)
+
+
+class Noise(NamedTuple):
+    """What is known of the noise, but for the additive one, which each hypothesis has of its own.
+
+    Args:
+        tuning: The numbers that were tuned.
+        dim: D.
+        slope: κ = (D + 1)/B, as for normal covariates.
+        freedom: Degrees of freedom of the gradient's square, 1/(1/B + 1/D + 2/(BD)).
+        mean: N as it was measured, the unit of drift.
+        recent: N of the last batches, or their ‖g‖² where noise is not seen apart.
+        trail_sq: ‖h‖².
+        dim_weight: The weight of all estimates of 1/D so far.
+        dim_inverse: Their weighted sum.
+    """
+
+    tuning: Tuning
+    dim: Array
+    slope: Array
+    freedom: Array
+    mean: Array
+    recent: Array
+    trail_sq: Array
+    dim_weight: Array
+    dim_inverse: Array
+
+    @classmethod
+    def read(
+        cls, xp: Any, state: State, batch: Batch, told: Array, level: Array, tuning: Tuning
+    ) -> Noise:
+        """Take the noise out of a state, for a batch of its size.
+
+        Args:
+            xp: The namespace.
+            state: The state.
+            batch: The batch.
+            told: The number of coordinates, or None.
+            level: v, to bound D by; or None where it is not bounded.
+            tuning: The numbers that were tuned.
+        """
+        weight, inverse = state["dim_weight"], state["dim_inverse"]
+        if told is not None:
+            # Of very many coordinates few move by themselves: the more, the less they count.
+            most = at_most(xp, told, 2.0 * tuning.dim_many)
+            credit = tuning.dim_credit * at_most(xp, tuning.dim_many / told, 1.0)
+            credit = xp.where(credit > 1.0, credit, 1.0)
+            weight = xp.where(batch.first, credit + 0.0 * weight, weight)
+            inverse = xp.where(batch.first, credit / most, inverse)
+        dim = weight / inverse
+        mean, recent = state["noise_mean"] / batch.growth, state["noise_recent"] / batch.growth
+        if level is not None:
+            # N = κv + s bounds κ: where features depend on each other, D is small. After a jump the
+            # noise of this very batch tells, for the mean is of calmer times.
+            noise = xp.where(mean > batch.spread, mean, batch.spread)
+            most = tuning.dim_bound * batch.size * noise / (level + SMALLEST)
+            dim = xp.where(batch.first | (dim < most), dim, most)
+        dim = xp.where(dim > 1.0, dim, 1.0)
+        size = batch.size
+        freedom = 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
+        slope, trail_sq = (dim + 1.0) / size, state["trail_sq"]
+        return cls(tuning, dim, slope, freedom, mean, recent, trail_sq, weight, inverse)
+
+    def loudness(self, square: Array, expected: Array) -> Array:
+        """Return a batch's square over the expected one, a little drawn to 1.
+
+        A batch's residuals move all its products together: only angles tell of the signal.
+        """
+        own, prior = self.dim + 1.0, self.tuning.own_square
+        return (prior + own * (square / expected)) / (prior + own)
+
+    def jump(self, xp: Any, square: Array, additive: Array) -> Jump:
+        """Return what the square says of v, had the target jumped: v = (‖g‖² - s)/(1 + κ)."""
+        level = (square - additive) / (1.0 + self.slope)
+        level = xp.where(level > 0.0, level, 0.0 * level)
+        ratio = (level / (square + SMALLEST)) ** 2
+        evidence = ratio / (ratio + 2.0 / (self.freedom * (1.0 + self.slope) ** 2))
+        level = level * evidence + LEAST_JUMP * square
+        variance = level * level * (2.0 / self.freedom + self.tuning.jump_error)
+        return Jump(level, variance, evidence)
+
+    def gain(self, xp: Any, bank: Bank) -> Array:
+        """Return ζ = v/(v + N), the signal's share of the gradient's square."""
+        level = bank.mean(bank.level)
+        return number(xp, level / (level + bank.mean(bank.noise(self.slope))))
+
+    def measure(
+        self, xp: Any, state: State, bank: Bank, batch: Batch, forecast: Forecast, relative: bool
+    ) -> tuple[Bank, State]:
+        """Take a batch into the measurement of the noise; return the filter and the noise's leaves.
+
+        Args:
+            xp: The namespace.
+            state: The state before this step.
+            bank: The filter, corrected.
+            batch: The batch.
+            forecast: What was expected of it.
+            relative: Whether the rate is a factor on another one.
+        """
+        first, tuning = batch.first, self.tuning
+        steps = real(xp, state["count"], state["rate"])
+        jumped = number(xp, bank.weight[-1])
+        spread = spreads = batch.spread
+        if batch.cross is None:
+            # Not the share of noise in it, which would confirm whatever was believed.
+            spreads = batch.square - bank.level
+            spread = batch.square - number(xp, bank.mean(bank.level))
+        least = tuning.least_noise * batch.square
+        start = xp.where(spread > least, spread, least)
+
+        def average(old: Array, new: Array, memory: float) -> Array:
+            gain = 1.0 / (steps + 1.0)
+            return xp.where(first, start, old + xp.where(gain > memory, gain, memory) * (new - old))
+
+        mean = average(self.mean, spread, tuning.mean_memory)
+        recent = average(self.recent, batch.spread, tuning.recent_memory)
+        observed = spreads - self.slope * bank.level
+        additive = self._additive(xp, bank, steps, observed, 1.0 - jumped)
+        additive = bank.xp.where(first, tuning.additive_start * start, additive)
+        bank = bank._replace(additive=additive)
+        if not relative:
+            bank = self._bounded(xp, bank, batch, recent)
+        bank = bank._replace(additive=clipped(bank.xp, bank.additive))
+        usual = number(xp, bank.mean(bank.additive))
+        trust = at_most(xp, state["dim_trust"] + tuning.dim_trust, 1.0 - jumped)
+        trust = xp.where(first, 0.0 * jumped, trust)
+        return bank, {
+            "noise_mean": clipped(xp, xp.where(mean > usual, mean, usual)),
+            "noise_recent": clipped(xp, recent),
+            "dim_trust": trust,
+            **self._dimension(xp, state, batch, forecast, trust),
+        }
+
+    def _additive(
+        self, xp: Any, bank: Bank, steps: Array, observed: Array, believed: Array
+    ) -> Array:
+        """Return the additive noise of each hypothesis after an observation of it."""
+        tuning, vx, old = self.tuning, bank.xp, bank.additive
+        gain = 1.0 / (steps + tuning.additive_delay)
+        gain = xp.where(gain > tuning.additive_memory, gain, tuning.additive_memory)
+        # Once it is known, one outlier must not raise it.
+        most = vx.where(steps > tuning.additive_known, tuning.additive_rise * old, LARGEST)
+        new = old + gain * believed * (at_most(vx, observed, most) - old)
+        least = tuning.additive_fall * (1.0 - gain) * old
+        return vx.where(new > least, new, least)
+
+    def _bounded(self, xp: Any, bank: Bank, batch: Batch, recent: Array) -> Bank:
+        """Clip the additive noise by that of the last batches: louder times fade too slowly.
+
+        Not so under Adam: a network that is sure of its labels has quiet batches between loud ones.
+        """
+        tuning, vx = self.tuning, bank.xp
+        memory = tuning.recent_memory
+        deviation = (2.0 * memory / ((2.0 - memory) * self.freedom)) ** 0.5
+        most = (1.0 + tuning.recent_deviations * deviation) * recent
+        bank = bank._replace(additive=at_most(vx, bank.additive, most))
+        if batch.cross is None:
+            # No more signal than the gradients are long: products are taken in units of what was
+            # expected, so that too high a level would confirm itself.
+            most = xp.where(most > batch.square, most, batch.square)
+            bank = bank._replace(level=at_most(vx, bank.level, most / (1.0 + self.slope)))
+        return bank
+
+    def _dimension(
+        self, xp: Any, state: State, batch: Batch, forecast: Forecast, trust: Array
+    ) -> State:
+        """Return the sums whose quotient is D, and the innovations of this batch's products.
+
+        1/D is the variance of an innovation in units of its noise. It is estimated by half the
+        squared difference of two successive ones: a bias that lasts cancels, and does not pass for
+        noise.
+        """
+        level, noise = number(xp, forecast.level), number(xp, forecast.noise)
+        loudness = self.loudness(batch.square, level + noise + SMALLEST)
+        found = {name: state[name] for name in ("trail_innovation", "cross_innovation")}
+        weight = inverse = 0.0 * level
+        share = (noise / (level + noise + SMALLEST)) ** 2
+        doubt = self.tuning.forecast_doubt
+        if batch.trail is not None:
+            innovation = batch.trail / loudness**0.5 - number(xp, forecast.trail)
+            error = number(xp, forecast.trail_var + doubt * forecast.trail**2)
+            unit = noise * self.trail_sq
+            one = self._estimate(xp, innovation, error, unit, found["trail_innovation"])
+            # A trail from louder times tells more of them than of the noise now.
+            alike = (level + noise) / ((1.0 - TRAIL * TRAIL) * self.trail_sq + SMALLEST)
+            alike = at_most(xp, alike, 1.0) ** 2
+            weight, inverse = weight + alike * one.weight, inverse + alike * one.inverse
+            found["trail_innovation"] = one.innovation
+        if batch.cross is not None:
+            innovation = batch.cross / loudness - level
+            error = number(xp, forecast.level_var + doubt * forecast.level**2)
+            unit = batch.cross_variance(level, noise) * noise
+            one = self._estimate(xp, innovation, error, unit, found["cross_innovation"])
+            weight, inverse = weight + one.weight, inverse + one.inverse
+            found["cross_innovation"] = one.innovation
+        weight = self.tuning.dim_memory * self.dim_weight + trust * (share * weight)
+        inverse = self.tuning.dim_memory * self.dim_inverse + trust * (share * inverse)
+        least = LEAST_INVERSE * weight
+        inverse = xp.where(inverse > least, inverse, least)
+        return found | {
+            "dim_weight": xp.where(batch.first, self.dim_weight, weight),
+            "dim_inverse": xp.where(batch.first, self.dim_inverse, inverse),
+        }
+
+    def _estimate(
+        self, xp: Any, innovation: Array, error: Array, unit: Array, last: Array
+    ) -> _Estimate:
+        """Return an estimate of 1/D; outliers are clipped.
+
+        Args:
+            xp: The namespace.
+            innovation: That of a product.
+            error: The variance of its forecast: the larger, the less the estimate weighs.
+            unit: D times the variance of its noise.
+            last: The innovation of the batch before, over √unit.
+        """
+        unit = unit + SMALLEST**2
+        weight = (unit / (unit + self.dim * error)) ** 2
+        innovation = clipped(xp, innovation / unit**0.5)
+        value = 0.5 * (innovation - last) ** 2
+        value = at_most(xp, value, self.tuning.dim_clip / self.dim)
+        return _Estimate(weight, weight * value, innovation)
+
+
+class _Estimate(NamedTuple):
+    weight: Array
+    inverse: Array  # the weight times the estimate of 1/D
+    innovation: Array  # over the deviation of its noise times √D
+
+
+class Forecast(NamedTuple):
+    """Means and variances of v and c, and the noise, as the filter expects them of a batch."""
+
+    level: Array
+    noise: Array
+    trail: Array
+    level_var: Array
+    trail_var: Array
+
+    @classmethod
+    def of(cls, bank: Bank, noise: Noise) -> Forecast:
+        """Return the moments over all hypotheses."""
+        level, trail = bank.mean(bank.level), bank.mean(bank.trail)
+        return cls(
+            level,
+            bank.mean(bank.noise(noise.slope)),
+            trail,
+            bank.mean(bank.level_var + (bank.level - level) ** 2),
+            bank.mean(bank.trail_var + (bank.trail - trail) ** 2),
+        )
+
+    def square(self, xp: Any) -> Array:
+        """Return the expected square of the gradient, v + N."""
+        return number(xp, self.level + self.noise)

@@ -1,0 +1,211 @@
+"""An attached rate on CUDA: nothing is read back, also in a graph, and nothing else changes.
+
+`make gpu` runs these with the machine's own torch; no other package of a framework is needed.
+"""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import driftrate as dr  # noqa: E402
+import driftrate.torch  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+    # Torch warns of its own ways, differently in each version; a rate that is not compiled is ours.
+    pytest.mark.filterwarnings("ignore", "error:.*runs uncompiled"),
+]
+WIDTHS = (64, 128, 10)
+BATCH = 32
+
+
+def adamw(device="cuda", dtype=torch.float32, **options):
+    """Return a maker of an AdamW whose rate is a tensor."""
+    return lambda p: torch.optim.AdamW(
+        p, lr=torch.tensor(1e-3, device=device, dtype=dtype), **options
+    )
+
+
+class Loop:
+    """A classifier on one batch, with an attached rate."""
+
+    def __init__(self, make, mode="sequence", device="cuda", dtype=torch.float32):
+        torch.manual_seed(0)
+        place = {"device": device, "dtype": dtype}
+        layers = [torch.nn.Linear(WIDTHS[0], WIDTHS[1]), torch.nn.Linear(WIDTHS[1], WIDTHS[2])]
+        self.net = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1]).to(**place)
+        self.optimizer = make(self.net.parameters())
+        self.x = torch.randn(BATCH, WIDTHS[0]).to(**place)
+        self.y = torch.randint(WIDTHS[2], (BATCH,)).to(device)
+        self.rate = driftrate.torch.attach(
+            self.optimizer, dr.MeasuredRate(), mode=mode, batch_size=BATCH
+        )
+
+    def draw(self, number):
+        """Draw the batch anew, the same on every device."""
+        generator = torch.Generator().manual_seed(number)
+        self.x.copy_(torch.randn(self.x.shape, generator=generator, dtype=self.x.dtype))
+
+    def loss(self, x, y):
+        return torch.nn.functional.cross_entropy(self.net(x), y)
+
+    def __call__(self):
+        """Take one whole training step, in the passes that the mode asks for."""
+        self.optimizer.zero_grad()
+        if self.rate.mode == "parts":
+            self.rate.backward(self.loss, self.x, self.y)
+        elif self.rate.mode == "accumulation":
+            for x, y in zip(self.x.chunk(2), self.y.chunk(2), strict=True):
+                (self.loss(x, y) / 2).backward()
+        else:
+            self.loss(self.x, self.y).backward()
+        self.optimizer.step()
+
+    def weights(self):
+        return [p.detach().clone() for p in self.net.parameters()]
+
+
+@pytest.mark.parametrize("mode", ["sequence", "parts", "accumulation"])
+@pytest.mark.parametrize("kind", ["fused", "capturable"])
+def test_nothing_is_read_back(kind, mode):
+    loop = Loop(adamw(**{kind: True}), mode)
+    for _ in range(3):  # the update is compiled here, which does wait for the device
+        loop()
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        for _ in range(5):
+            loop()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loop.rate.steps == 8
+
+
+@pytest.mark.parametrize("mode", ["sequence", "parts", "accumulation"])
+def test_the_trajectory_is_that_of_the_cpu(mode):
+    """Double precision: sums in another order are all that may differ."""
+    outcomes = {}
+    for device in ("cpu", "cuda"):
+        loop = Loop(lambda p: torch.optim.SGD(p, lr=0.1), mode, device, torch.float64)
+        rates = []
+        for number in range(60):
+            loop.draw(number)
+            loop()
+            rates.append(loop.rate.record["rate"])
+        outcomes[device] = rates, [w.cpu() for w in loop.weights()]
+    (rates, weights), (others, moved) = outcomes["cpu"], outcomes["cuda"]
+    assert others == pytest.approx(rates, rel=1e-9)
+    torch.testing.assert_close(moved, weights, rtol=1e-9, atol=1e-9)
+    assert len(set(rates)) > 1
+
+
+def test_a_graph_counts_its_replays():
+    """20 replays of a captured step are 20 steps."""
+    outcomes = []
+    for captured in (False, True):
+        loop = Loop(adamw(capturable=True, foreach=True))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                loop()
+        torch.cuda.current_stream().wait_stream(stream)
+        step = loop
+        if captured:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                loop()
+            step = graph.replay
+        rates = []
+        for number in range(20):
+            loop.draw(number)
+            step()
+            rates.append(loop.rate.record["rate"])
+        assert loop.rate.steps == 23
+        outcomes.append((rates, loop.weights()))
+    (rates, weights), (replayed, others) = outcomes
+    assert replayed == pytest.approx(rates, rel=1e-3, abs=1e-6)
+    torch.testing.assert_close(others, weights, rtol=1e-3, atol=1e-4)
+    assert len(set(rates)) > 1
+
+
+def test_a_step_that_the_loss_scaler_skips_is_not_counted():
+    loop = Loop(adamw(fused=True))
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**12)
+    for number in range(8):
+        loop.optimizer.zero_grad()
+        bad = torch.full((), float("inf") if number == 4 else 1.0, device="cuda")
+        scaler.scale(loop.loss(loop.x, loop.y) * bad).backward()
+        scaler.step(loop.optimizer)
+        scaler.update()
+    assert loop.rate.steps == 7
+    assert all(bool(p.isfinite().all()) for p in loop.net.parameters())
+
+
+@pytest.mark.parametrize("mode", ["sequence", "parts"])
+def test_a_resumed_run_is_an_uninterrupted_one(mode):
+    """Bit by bit, 40 steps after the checkpoint."""
+
+    def run(loop, numbers):
+        for number in numbers:
+            loop.draw(number)
+            loop()
+
+    one, other = (Loop(adamw(fused=True), mode) for _ in range(2))
+    run(one, range(20))
+    for thing in ("net", "optimizer", "rate"):
+        saved = io.BytesIO()
+        torch.save(getattr(one, thing).state_dict(), saved)
+        saved.seek(0)
+        getattr(other, thing).load_state_dict(torch.load(saved, weights_only=True))
+    run(one, range(20, 60))
+    run(other, range(20, 60))
+    assert all(map(torch.equal, one.weights(), other.weights()))
+    assert one.rate.record["rate"] == other.rate.record["rate"]
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_fused_sums_are_those_of_the_definition(dtype, weighed):
+    """Also at odd sizes: within 1e-6 of double precision."""
+    from driftrate.adapters.torch.measure import compared
+    from driftrate.adapters.torch.metric import Weight
+
+    torch.manual_seed(0)
+    like, names = torch.zeros((), device="cuda"), ("square", "product", "apart", "whole")
+    shapes = [(3,), (1024, 1025), (4096, 4096)]
+    new, old = ([torch.randn(s, device="cuda", dtype=dtype) for s in shapes] for _ in range(2))
+    moments = [torch.rand(shape, device="cuda", dtype=dtype) for shape in shapes]
+    weights = [Weight(moment, 1e-3, 0.5) if weighed else None for moment in moments]
+    sums = compared(new, old, like, weights, 0.25, wanted=names)
+    wide = dict.fromkeys(names, 0.0)
+    for ours, theirs, v in zip(new, old, moments, strict=True):
+        a, b = ours.double(), theirs.double()
+        over = 0.5 / (v.double().sqrt() + 1e-3) if weighed else torch.ones_like(a)
+        pairs = ((a, a), (a, b), (a - b / 4, a - b / 4), (a + b, a + b))
+        for name, (x, y) in zip(names, pairs, strict=True):
+            wide[name] += float((over * x * y).sum())
+    for name in names:
+        assert float(sums[name]) == pytest.approx(wide[name], abs=1e-6 * wide["square"])
+
+
+def test_an_update_is_compiled_once_and_changes_nothing():
+    from driftrate.adapters.torch.program import Program
+
+    schedule = dr.MeasuredRate(max_rate=1.0, mode="sequence")
+    like = torch.zeros((), device="cuda")
+    fast, state = Program(schedule, like), schedule.init(like=like)
+    torch.manual_seed(0)
+    for number in range(100):
+        values = 1.0 + torch.rand(2, device="cuda")
+        told = dr.Signal(batch_size=64 + number, dim=1e4, grad_sq=values[0], trail=values[1])
+        with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=number > 0):
+            fast.update(told)
+        expected, state = schedule.update(state, told)
+        torch.testing.assert_close(fast.state["rate"], expected, rtol=1e-3, atol=0.0)
+    assert fast._compiles

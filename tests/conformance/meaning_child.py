@@ -1,0 +1,120 @@
+"""Run in its own process: the shared problem through one framework, in double precision."""
+
+from __future__ import annotations
+
+import sys
+
+import meaning_problem as problem
+import numpy as np
+
+
+def by_torch(kind, own, schedule):
+    import torch
+
+    import driftrate.torch
+
+    weights = torch.nn.Parameter(torch.zeros(problem.DIM, dtype=torch.float64))
+    make = {
+        "sgd": lambda: torch.optim.SGD([weights], lr=own),
+        "adam": lambda: torch.optim.Adam([weights], lr=own, eps=problem.EPSILON),
+    }
+    optimizer = make[kind]()
+    rate = driftrate.torch.attach(optimizer, schedule, batch_size=problem.BATCH)
+    for x, y, shift in zip(*problem.batches(), problem.shifts(), strict=True):
+        optimizer.zero_grad()
+        errors = torch.from_numpy(x) @ weights - torch.from_numpy(y)
+        (errors.square().mean() / 2).backward()
+        if "shift" in schedule.signals:
+            rate.tell(shift=float(shift))
+        optimizer.step()
+        yield optimizer.param_groups[0]["lr"], weights.detach().numpy().copy()
+
+
+def by_optax(kind, own, schedule):
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import driftrate as dr
+    import driftrate.optax
+
+    make = {"sgd": lambda: optax.sgd(own), "adam": lambda: optax.adam(own, eps=problem.EPSILON)}
+    optimizer = driftrate.optax.attach(make[kind](), schedule, batch_size=problem.BATCH)
+    traces = []
+
+    @jax.jit
+    def step(theta, state, x, y, shift):
+        traces.append(1)
+        gradient = jax.grad(lambda theta: jnp.mean((x @ theta - y) ** 2) / 2)(theta)
+        updates, state = optimizer.update(gradient, state, theta, signal=dr.Signal(shift=shift))
+        return optax.apply_updates(theta, updates), state
+
+    theta = jnp.zeros(problem.DIM)
+    state = optimizer.init(theta)
+    for x, y, shift in zip(*problem.batches(), problem.shifts(), strict=True):
+        theta, state = step(theta, state, x, y, shift)
+        yield float(driftrate.optax.record(state)["rate"]), np.array(theta)
+    assert len(traces) == 1
+
+
+def by_keras(kind, own, schedule):
+    import keras
+
+    import driftrate.keras
+
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+
+    class Linear(keras.layers.Layer):
+        """Keeps double precision, where keras.ops.matmul would not on torch."""
+
+        def build(self, shape):
+            self.kernel = self.add_weight(shape=(shape[-1], 1), initializer="zeros")
+
+        def call(self, inputs):
+            return inputs @ self.kernel.value
+
+    class Watch(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.rows = []
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if "shift" in schedule.signals:
+                self.model.optimizer.tell(shift=float(shifts[batch]))
+
+        def on_train_batch_end(self, batch, logs=None):
+            weights = np.array(self.model.layers[-1].kernel.value.tolist())[:, 0]
+            self.rows.append((self.model.optimizer.record["rate"], weights))
+
+    make = {
+        "sgd": lambda: keras.optimizers.SGD(own),
+        "adam": lambda: keras.optimizers.Adam(own, epsilon=problem.EPSILON),
+    }
+    optimizer = driftrate.keras.attach(make[kind](), schedule, batch_size=problem.BATCH)
+    model = keras.Sequential([keras.Input((problem.DIM,)), Linear()])
+    model.compile(optimizer, loss=lambda y, out: ((out - y) ** 2).mean(-1) / 2)
+    (x, y), shifts, watch = problem.batches(), problem.shifts(), Watch()
+    model.fit(
+        x.reshape(-1, problem.DIM),
+        y.reshape(-1, 1),
+        batch_size=problem.BATCH,
+        shuffle=False,
+        verbose=0,
+        callbacks=[watch],
+    )
+    return watch.rows
+
+
+def main(framework: str, out: str) -> None:
+    found = {}
+    run = {"torch": by_torch, "optax": by_optax, "keras": by_keras}[framework]
+    for name, case in problem.CASES.items():
+        rows = list(run(*case))
+        found[f"{name}/rates"] = np.array([rate for rate, _ in rows], np.float64)
+        found[f"{name}/weights"] = np.array([weights for _, weights in rows])
+    np.savez(out, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
