@@ -101,7 +101,7 @@ def test_options_reach_the_detector():
 
 def test_without_river_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "river", None)
-    with pytest.raises(MissingDependency, match=r"pip install driftrate\[river\]"):
+    with pytest.raises(MissingDependency, match=r"pip install 'driftrate\[river\]'"):
         detector("adwin")
     # A mistake in the call is said first: installing would not mend it.
     with pytest.raises(ConfigError):

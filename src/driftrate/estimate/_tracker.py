@@ -58,14 +58,10 @@ class Tracker(Rule):
         return xp.where(good, estimate, last), select(xp, good, new, state)
 
     def _number(self, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, Real):
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value < inf:
             raise self._bad(value)
-        number = float(value)
-        if not 0.0 <= number < inf:
-            raise self._bad(value)
-        return number
+        return float(value)
 
     def _bad(self, value: object) -> SignalError:
-        return SignalError(
-            f"{self.name}: the {self.reads} must be a finite number >= 0, got {value!r}"
-        )
+        want = f"the {self.reads} must be a finite number >= 0"
+        return SignalError(f"{self.name}: {want}, got {value!r}")

@@ -22,52 +22,34 @@ class Detector(Protocol):
         ...
 
 
-class _Option(NamedTuple):
+class _Range(NamedTuple):
     low: float  # an int where the option must be one
-    high: float
+    high: float = inf
 
 
-class _Kind(NamedTuple):
-    river: str  # the class in river.drift
-    options: dict[str, _Option | tuple[str, ...]]
-    defaults: dict[str, Any]
-
-
-_KINDS = {
-    "adwin": _Kind(
-        "ADWIN",
-        {
-            "delta": _Option(0.0, 1.0),
-            "clock": _Option(1, inf),
-            "max_buckets": _Option(1, inf),
-            "min_window_length": _Option(1, inf),
-            "grace_period": _Option(0, inf),
-        },
-        {},
-    ),
-    "page-hinkley": _Kind(
+_SHARE, _SIZE, _COUNT = _Range(0.0, 1.0), _Range(0.0), _Range(1)
+_ADWIN = {"clock": _COUNT, "max_buckets": _COUNT, "min_window_length": _COUNT}
+_SIDES = ("up", "down", "both")
+# The class in river.drift, and what each of its options may be.
+_KINDS: dict[str, tuple[str, dict[str, _Range | tuple[str, ...]]]] = {
+    "adwin": ("ADWIN", {"delta": _SHARE, **_ADWIN, "grace_period": _Range(0)}),
+    "page-hinkley": (
         "PageHinkley",
         {
-            "min_instances": _Option(1, inf),
-            "delta": _Option(0.0, inf),
-            "threshold": _Option(0.0, inf),
-            "alpha": _Option(0.0, 1.0),
-            "mode": ("up", "down", "both"),
+            "min_instances": _COUNT,
+            "delta": _SIZE,
+            "threshold": _SIZE,
+            "alpha": _SHARE,
+            "mode": _SIDES,
         },
-        {},
     ),
-    "kswin": _Kind(
+    "kswin": (
         "KSWIN",
-        {
-            "alpha": _Option(0.0, 1.0),
-            "window_size": _Option(2, inf),
-            "stat_size": _Option(1, inf),
-            "seed": _Option(0, inf),
-        },
-        # It draws a subsample at every step; without a seed no run could be repeated.
-        {"window_size": 100, "stat_size": 30, "seed": 0},
+        {"alpha": _SHARE, "window_size": _Range(2), "stat_size": _COUNT, "seed": _Range(0)},
     ),
 }
+# KSWIN draws a subsample at every step; without a seed no run could be repeated.
+_DEFAULTS = {"kswin": {"window_size": 100, "stat_size": 30, "seed": 0}}
 DETECTORS = tuple(_KINDS)
 
 
@@ -103,13 +85,12 @@ def detector(name: str, **options: Any) -> Detector:
         prototype computing for concept drift streams"; run by River, Montiel et al. (2021).
     """
     if name not in DETECTORS:
-        raise ConfigError(
-            f"detector must be one of {', '.join(map(repr, DETECTORS))}, got {name!r}"
-        )
-    kind = _KINDS[name]
+        names = ", ".join(map(repr, DETECTORS))
+        raise ConfigError(f"detector must be one of {names}, got {name!r}")
+    river, allowed = _KINDS[name]
     for option, value in options.items():
-        _check(name, kind, option, value)
-    options = kind.defaults | options
+        _check(f"detector({name!r})", allowed, option, value)
+    options = _DEFAULTS.get(name, {}) | options
     if name == "kswin" and 2 * options["stat_size"] > options["window_size"]:
         raise ConfigError(
             "detector('kswin'): window_size must be at least twice stat_size,"
@@ -118,10 +99,9 @@ def detector(name: str, **options: Any) -> Detector:
     try:
         from river import drift
     except ImportError as error:
-        raise MissingDependency(
-            f"detector({name!r}) needs River: pip install driftrate[river]"
-        ) from error
-    return _RiverDetector(name, getattr(drift, kind.river)(**options))
+        need = f"detector({name!r}) needs River: pip install 'driftrate[river]'"
+        raise MissingDependency(need) from error
+    return _RiverDetector(name, getattr(drift, river)(**options))
 
 
 @dataclass
@@ -141,19 +121,18 @@ class _RiverDetector:
         return bool(self.inner.drift_detected)
 
 
-def _check(name: str, kind: _Kind, option: str, value: object) -> None:
-    where = f"detector({name!r})"
-    if option not in kind.options:
-        raise ConfigError(f"{where}: options are {', '.join(kind.options)}, got {option}={value!r}")
-    allowed = kind.options[option]
-    if not isinstance(allowed, _Option):
+def _check(where: str, options: dict[str, Any], option: str, value: Any) -> None:
+    if option not in options:
+        raise ConfigError(f"{where}: options are {', '.join(options)}, got {option}={value!r}")
+    allowed = options[option]
+    if not isinstance(allowed, _Range):
         if value not in allowed:
             raise ConfigError(f"{where}: {option} must be one of {allowed}, got {value!r}")
         return
     low, high = allowed
     whole = isinstance(low, int)
     fits = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    if not fits or not low <= float(value) <= high or float(value) == inf:  # type: ignore[arg-type]
+    if not fits or not low <= float(value) <= high or float(value) == inf:
         bound = f"in [{low:g}, {high:g}]" if high < inf else f">= {low:g}"
-        kind_of = "an integer" if whole else "a finite number"
-        raise ConfigError(f"{where}: {option} must be {kind_of} {bound}, got {value!r}")
+        kind = "an integer" if whole else "a finite number"
+        raise ConfigError(f"{where}: {option} must be {kind} {bound}, got {value!r}")

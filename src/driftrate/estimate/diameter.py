@@ -50,7 +50,7 @@ class RunningDiameter(Tracker):
     reads: ClassVar[str] = "distance"
 
     def __post_init__(self) -> None:
-        _checks.number(self, "factor", low=0.0, open_low=True)
+        _checks.positive(self, "factor")
         _checks.number(self, "floor", low=0.0)
 
     def _start(self) -> State:

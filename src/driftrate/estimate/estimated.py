@@ -56,11 +56,7 @@ class Estimated(Wrapper):
         return tuple(dict.fromkeys([*rest, *self.estimator.signals]))
 
     def _start(self) -> State:
-        return {
-            "rate": 0.0,
-            "estimator": self.estimator._start(),
-            "inner": self.schedule._start(),
-        }
+        return {"rate": 0.0, "estimator": self.estimator._start(), "inner": self.schedule._start()}
 
     def _step(self, xp: Any, state: State, signal: Signal) -> tuple[Array, State]:
         value, estimator = self.estimator._step(xp, state["estimator"], signal)

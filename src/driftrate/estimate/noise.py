@@ -96,20 +96,16 @@ def variance_from_parts(gradients: Array, batch_size: Array) -> Array:
     """
     signal = from_parts(gradients)
     if isinstance(batch_size, Real) and not float(batch_size) >= signal.parts:
-        raise SignalError(
-            f"variance_from_parts: batch_size must be at least the number of parts,"
-            f" {signal.parts}, got {batch_size!r}"
-        )
+        want = f"batch_size must be at least the number of parts, {signal.parts}"
+        raise SignalError(f"variance_from_parts: {want}, got {batch_size!r}")
     return signal.spread * batch_size
 
 
 def _checked(function: str, first: str, gradients: Array) -> tuple[Any, Array]:
     """Return the library and the gradients in at least single precision."""
     if not is_array_api_obj(gradients):
-        raise SignalError(
-            f"{function}: gradients must be an array ({first}, ..., coordinates),"
-            f" got {type(gradients).__name__}: stack them first"
-        )
+        want, got = f"an array ({first}, ..., coordinates)", type(gradients).__name__
+        raise SignalError(f"{function}: gradients must be {want}, got {got}: stack them first")
     xp = array_namespace(gradients)
     if gradients.ndim < 2 or gradients.shape[0] < 2:
         raise SignalError(

@@ -51,9 +51,8 @@ def secant(weights: Array, gradient: Array, old_weights: Array, old_gradient: Ar
     moved, changed = norm(weights - old_weights, axis=-1), norm(gradient - old_gradient, axis=-1)
     rounding = _ROUNDINGS * float(xp.finfo(moved.dtype).eps)
     # With <=, NaN is not taken for rounding and comes out as NaN.
-    lost = (moved <= rounding * norm(weights, axis=-1)) | (
-        changed <= rounding * norm(gradient, axis=-1)
-    )
+    lost = moved <= rounding * norm(weights, axis=-1)
+    lost = lost | (changed <= rounding * norm(gradient, axis=-1))
     return xp.where(lost, xp.zeros_like(moved), changed / xp.where(lost, 1.0, moved))
 
 

@@ -21,6 +21,7 @@ _LIBRARIES = {
     "jax.numpy": "jax",
 }
 _MODULES = {name: module for module, name in _LIBRARIES.items()}
+_UNREADABLE = AttributeError, KeyError, TypeError, ValueError, RuntimeError, ImportError
 
 
 def _plain(value: Any) -> Any:
@@ -62,9 +63,7 @@ def _decode(node: Any, like: Any, template: Any) -> Any:
             return array_namespace(template).asarray(data, dtype=template.dtype)
         return type(template)(data)
     if node["library"] not in _MODULES:
-        raise StateError(
-            f"the state is of an unknown array library {node['library']!r}: pass like="
-        )
+        raise StateError(f"the state is of an unknown library {node['library']!r}: pass like=")
     xp = import_module(_MODULES[node["library"]])
     place = node["device"] if node["library"] == "torch" else None
     array = xp.asarray(data, dtype=getattr(xp, node["dtype"]), device=place)
@@ -82,11 +81,7 @@ def dump(rule: Rule, state: Mapping[str, Any]) -> dict[str, Any]:
     def walk(node: Mapping[str, Any]) -> dict[str, Any]:
         return {k: walk(v) if isinstance(v, dict) else _encode(v) for k, v in node.items()}
 
-    return {
-        "schedule": rule.name,
-        "version": rule.version,
-        "state": walk(state),
-    }
+    return {"schedule": rule.name, "version": rule.version, "state": walk(state)}
 
 
 def load(rule: Rule, saved: Mapping[str, Any], like: Any) -> dict[str, Any]:
@@ -119,14 +114,7 @@ def load(rule: Rule, saved: Mapping[str, Any], like: Any) -> dict[str, Any]:
             return _decode(node, like, template)
         except StateError:
             raise
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-            RuntimeError,
-            ImportError,
-        ) as error:
+        except _UNREADABLE as error:
             raise StateError(f"{path} of a saved {rule.name} cannot be read: {error}") from error
 
     return walk(saved["state"], rule._start(), "state")

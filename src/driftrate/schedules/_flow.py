@@ -39,17 +39,8 @@ _WEIGHTS = (0.17392742256872693, 0.32607257743127307, 0.32607257743127307, 0.173
 def flow(xp: Any, v: Array, a: Array, s: Array, cap: float | None, shift: Array) -> Array:
     """Return v after one unit of time.
 
-    Args:
-        xp: The namespace of the arrays.
-        v: The bound on the squared error at the start, >= 0.
-        a: A = (d + 1)/B.
-        s: S = σ² d/B.
-        cap: The largest rate, or None.
-        shift: γ, >= 0.
-
-    Returns:
-        v at the end. For rates up to 1 its relative error is below 1e-4 (6e-5 where a jump crosses
-        the kink), and mostly that of rounding; for larger rates v stays finite and non-negative.
+    For rates up to 1 its relative error is below 1e-4 (6e-5 where a jump crosses the kink), and
+    mostly that of rounding; for larger rates v stays finite and non-negative.
     """
     u = xp.sqrt(v)
     if cap is None:
@@ -61,7 +52,7 @@ def flow(xp: Any, v: Array, a: Array, s: Array, cap: float | None, shift: Array)
     above = u >= edge
     before = _field(xp, a, s, shift, binds & above, cap)
     end, reached, elapsed, crossed = _leg(xp, before, u, 1.0, binds, edge, above)
-
+    # The time to the edge inside the step that crosses it, by quadrature of 1/u'.
     span = xp.where(crossed, edge, reached) - reached
     inside = 0.0 * span
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):

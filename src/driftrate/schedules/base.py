@@ -16,8 +16,6 @@ from driftrate.schedules import _codec, _scalars
 # A Python float or an array of any library: frameworks share no base class to name here.
 Array = Any
 State = dict[str, Any]
-
-
 TRAIL = 0.9  # the share that the trail of past gradients keeps of itself per step
 
 
@@ -64,6 +62,13 @@ class _Domain(NamedTuple):
     positive: bool  # whether `low` itself is excluded
     supply: str  # how a user supplies it
 
+    def holds(self, value: float) -> bool:
+        return self.low <= value < inf and not (self.positive and value == self.low)
+
+    def among(self, xp: Any, array: Array) -> Array:
+        """Return where an array's entries are finite and in the domain."""
+        return xp.isfinite(array) & (array > self.low if self.positive else array >= self.low)
+
 
 _DOMAINS = {
     "batch_size": _Domain(0.0, True, "the number of samples in the batch"),
@@ -84,10 +89,7 @@ _DOMAINS = {
 }
 _PLAIN = frozenset({float, int})
 # What `update` needs of a field, in one look-up: an update costs a microsecond or two.
-_PLACES = {
-    name: (index, _DOMAINS[name].low, _DOMAINS[name].positive)
-    for index, name in enumerate(Signal._fields)
-}
+_PLACES = {name: (i, *_DOMAINS[name][:2]) for i, name in enumerate(Signal._fields)}
 
 
 def map_state(function: Callable[..., Any], state: State, *others: State) -> State:
@@ -187,11 +189,8 @@ class Rule(ABC):
                 index, low, positive = _PLACES[name]
                 value = signal[index]
                 # The common case costs one chain; NaN fails every comparison.
-                if (
-                    type(value) not in _PLAIN
-                    or not low <= value < inf
-                    or (positive and value == low)
-                ):
+                plain = type(value) in _PLAIN and low <= value < inf
+                if not plain or (positive and value == low):
                     signal = self._as_float(name, signal)
             return self._step(_scalars, state, signal)
         xp = array_namespace(last)
@@ -205,8 +204,7 @@ class Rule(ABC):
             return value, new
         good = True
         for name, array in arrays.items():
-            low, positive, _ = _DOMAINS[name]
-            good = xp.isfinite(array) & (array > low if positive else array >= low) & good
+            good = _DOMAINS[name].among(xp, array) & good
         return xp.where(good, value, last), select(xp, good, new, state)
 
     def dump(self, state: State) -> dict[str, Any]:
@@ -227,16 +225,14 @@ class Rule(ABC):
         return _codec.load(self, saved, like)
 
     def _missing(self, name: str) -> MissingSignal:
-        return MissingSignal(
-            f"{type(self).__name__} needs Signal({name}=...): {_DOMAINS[name].supply}"
-        )
+        supply = _DOMAINS[name].supply
+        return MissingSignal(f"{type(self).__name__} needs Signal({name}=...): {supply}")
 
     def _refuse(self, name: str, value: object) -> SignalError:
         low, positive, _ = _DOMAINS[name]
         bound = "" if low == -inf else f" {'>' if positive else '>='} {low:g}"
-        return SignalError(
-            f"{type(self).__name__}: Signal.{name} must be a finite number{bound}, got {value!r}"
-        )
+        want = f"Signal.{name} must be a finite number{bound}"
+        return SignalError(f"{type(self).__name__}: {want}, got {value!r}")
 
     def _as_float(self, name: str, signal: Signal) -> Signal:
         value = getattr(signal, name)
@@ -249,23 +245,16 @@ class Rule(ABC):
             raise SignalError(
                 f"{type(self).__name__}: Signal.{name} must be a Python number, got {value!r}{hint}"
             )
-        real = float(value)
-        low, positive, _ = _DOMAINS[name]
-        if not low <= real < inf or (positive and real == low):
+        if not _DOMAINS[name].holds(float(value)):
             raise self._refuse(name, value)
-        return signal._replace(**{name: real})
+        return signal._replace(**{name: float(value)})
 
     def _as_array(self, xp: Any, name: str, signal: Signal, last: Array) -> Array:
         value = getattr(signal, name)
         if value is None:
             raise self._missing(name)
-        low, positive, _ = _DOMAINS[name]
         if isinstance(value, Real):
-            if (
-                isinstance(value, bool)
-                or not low <= float(value) < inf
-                or (positive and value == low)
-            ):
+            if isinstance(value, bool) or not _DOMAINS[name].holds(float(value)):
                 raise self._refuse(name, value)
             # full_like, not asarray: a copy from the host would make the device wait.
             return xp.full_like(last, float(value))
@@ -273,7 +262,7 @@ class Rule(ABC):
             raise self._refuse(name, value)
         array = xp.asarray(value, dtype=last.dtype)
         if is_numpy_namespace(xp):
-            bad = ~(xp.isfinite(array) & (array > low if positive else array >= low))
+            bad = ~_DOMAINS[name].among(xp, array)
             if xp.any(bad):
                 raise self._refuse(name, array[bad].flat[0])
         return array
@@ -306,8 +295,6 @@ class Estimator(Rule):
 
 
 _REGISTRY: dict[str, type[Schedule]] = {}
-
-
 _S = TypeVar("_S", bound=Schedule)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import ceil, pi, sqrt
 from typing import Any, ClassVar, Self
 
-from driftrate.errors import ConfigError
 from driftrate.schedules import _checks
 from driftrate.schedules.base import Array, Schedule, Signal, State, counted, real, register
 
@@ -21,14 +20,7 @@ class _Baseline(Schedule):
 
 
 class _Constant(_Baseline):
-    """A rate that is one number, however it was found."""
-
-    @abstractmethod
-    def _value(self) -> float:
-        """Return the number."""
-
-    def _start(self) -> State:
-        return {"rate": self._value()}
+    """A rate that is one number, that of the initial state, however it was found."""
 
     def _step(self, xp: Any, state: State, signal: Signal) -> tuple[Array, State]:
         return state["rate"], state
@@ -77,8 +69,8 @@ class ConstantRate(_Constant):
     def example(cls) -> Self:  # noqa: D102
         return cls(0.1)
 
-    def _value(self) -> float:
-        return self.rate
+    def _start(self) -> State:
+        return {"rate": self.rate}
 
 
 @register
@@ -105,7 +97,7 @@ class InverseTimeRate(_Clocked):
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        _checks.number(self, "rate", low=0.0, open_low=True)
+        _checks.positive(self, "rate")
         _checks.number(self, "decay", low=0.0)
 
     @classmethod
@@ -137,7 +129,7 @@ class InverseSqrtRate(_Clocked):
     rate: float
 
     def __post_init__(self) -> None:
-        _checks.number(self, "rate", low=0.0, open_low=True)
+        _checks.positive(self, "rate")
 
     @classmethod
     def example(cls) -> Self:  # noqa: D102
@@ -177,9 +169,8 @@ class CosineRestartRate(_Baseline):
     low: float = 0.0
 
     def __post_init__(self) -> None:
-        _checks.number(self, "rate", low=0.0, open_low=True)
-        _checks.integer(self, "period", low=1)
-        _checks.integer(self, "growth", low=1)
+        _checks.positive(self, "rate")
+        _checks.integer(self, "period", "growth", low=1)
         _checks.number(self, "low", low=0.0, high=self.rate)
 
     @classmethod
@@ -197,11 +188,8 @@ class CosineRestartRate(_Baseline):
         rate = self.low + (self.rate - self.low) * rise * rise
         ended = position + 1 >= period
         longer = xp.where(period < _LONGEST // self.growth, period * self.growth, period)
-        return rate, {
-            "rate": rate,
-            "position": xp.where(ended, 0 * position, position + 1),
-            "period": xp.where(ended, longer, period),
-        }
+        position = xp.where(ended, 0 * position, position + 1)
+        return rate, {"rate": rate, "position": position, "period": xp.where(ended, longer, period)}
 
 
 @register
@@ -236,16 +224,15 @@ class PathLengthRate(_Constant):
     def __post_init__(self) -> None:
         _checks.number(self, "path_length", low=0.0)
         _checks.integer(self, "horizon", low=1)
-        _checks.number(self, "diameter", low=0.0, open_low=True)
-        _checks.number(self, "gradient_bound", low=0.0, open_low=True)
+        _checks.positive(self, "diameter", "gradient_bound")
 
     @classmethod
     def example(cls) -> Self:  # noqa: D102
         return cls(path_length=10.0, horizon=1000, diameter=2.0, gradient_bound=4.0)
 
-    def _value(self) -> float:
+    def _start(self) -> State:
         reach = self.diameter * (self.diameter + 2.0 * self.path_length)
-        return sqrt(reach / self.horizon) / self.gradient_bound
+        return {"rate": sqrt(reach / self.horizon) / self.gradient_bound}
 
 
 @register
@@ -280,10 +267,8 @@ class RestartedRate(_Clocked):
     gradient_bound: float
 
     def __post_init__(self) -> None:
-        _checks.number(self, "variation", low=0.0, open_low=True)
+        _checks.positive(self, "variation", "diameter", "gradient_bound")
         _checks.integer(self, "horizon", low=1)
-        _checks.number(self, "diameter", low=0.0, open_low=True)
-        _checks.number(self, "gradient_bound", low=0.0, open_low=True)
 
     @classmethod
     def example(cls) -> Self:  # noqa: D102
@@ -331,17 +316,14 @@ class InexactRate(_Constant):
     strong_convexity: float
 
     def __post_init__(self) -> None:
-        _checks.number(self, "smoothness", low=0.0, open_low=True)
-        _checks.number(self, "strong_convexity", low=0.0, open_low=True)
+        _checks.positive(self, "smoothness", "strong_convexity")
         if self.strong_convexity > self.smoothness:
-            raise ConfigError(
-                f"InexactRate.strong_convexity must be at most smoothness = {self.smoothness:g},"
-                f" got {self.strong_convexity:g}"
-            )
+            want = f"at most smoothness = {self.smoothness:g}"
+            raise _checks.refuse(self, "strong_convexity", self.strong_convexity, want)
 
     @classmethod
     def example(cls) -> Self:  # noqa: D102
         return cls(smoothness=4.0, strong_convexity=1.0)
 
-    def _value(self) -> float:
-        return 2.0 / (self.smoothness + self.strong_convexity)
+    def _start(self) -> State:
+        return {"rate": 2.0 / (self.smoothness + self.strong_convexity)}

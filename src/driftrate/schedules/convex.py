@@ -50,7 +50,7 @@ class ConvexRate(Schedule):
     def __post_init__(self) -> None:
         _checks.number(self, "smoothness", low=1e-30, high=1e30)
         _checks.number(self, "noise_std", low=0.0)
-        _checks.number(self, "diameter", low=0.0, open_low=True)
+        _checks.positive(self, "diameter")
 
     @classmethod
     def example(cls) -> Self:  # noqa: D102

@@ -74,7 +74,7 @@ class LinearRate(Schedule):
         _checks.integer(self, "dim", low=1)
         _checks.number(self, "noise_std", low=0.0)
         if self.max_rate is not None:
-            _checks.number(self, "max_rate", low=0.0, open_low=True)
+            _checks.positive(self, "max_rate")
         _checks.number(self, "initial_error", low=0.0, high=_LARGEST)
         _checks.choice(self, "form", ("exact", "flow", "euler"))
         _checks.number(self, "kappa", low=0.0, high=1.0, open_low=True)
@@ -114,6 +114,5 @@ class LinearRate(Schedule):
         weight = a * v + s
         some = weight > 0.0
         rate = xp.where(some, v / xp.where(some, weight, 1.0), 1.0 / a)
-        return (
-            rate if self.max_rate is None else xp.where(rate < self.max_rate, rate, self.max_rate)
-        )
+        cap = self.max_rate
+        return rate if cap is None else xp.where(rate < cap, rate, cap)

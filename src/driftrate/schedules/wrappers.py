@@ -9,16 +9,7 @@ from typing import Any, Self
 
 from driftrate.errors import ConfigError
 from driftrate.schedules import _checks
-from driftrate.schedules.base import (
-    Array,
-    Schedule,
-    Signal,
-    State,
-    counted,
-    real,
-    register,
-    select,
-)
+from driftrate.schedules.base import Array, Schedule, Signal, State, counted, real, register, select
 from driftrate.schedules.baselines import ConstantRate, InverseTimeRate
 from driftrate.schedules.linear import LinearRate
 
@@ -31,9 +22,7 @@ class Wrapper(Schedule):
 
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, Schedule):
-            raise ConfigError(
-                f"{type(self).__name__}.schedule must be a Schedule, got {self.schedule!r}"
-            )
+            raise _checks.refuse(self, "schedule", self.schedule, "a Schedule")
 
     @property
     def name(self) -> str:
@@ -191,9 +180,8 @@ class KnownShifts(Wrapper):
         for time in self.times:
             now = now | (count == time)
         if self.size is not None:
-            signal = signal._replace(
-                shift=signal.shift + xp.where(now, self.size, 0.0 * signal.shift)
-            )
+            jump = xp.where(now, self.size, 0.0 * signal.shift)
+            signal = signal._replace(shift=signal.shift + jump)
         else:
             inner = select(xp, now, self.schedule.init(like=state["rate"]), inner)
         rate, inner = self.schedule._step(xp, inner, signal)

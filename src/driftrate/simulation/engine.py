@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from driftrate.errors import ConfigError
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
+from driftrate.schedules import _checks
 from driftrate.schedules.base import TRAIL, Array, Schedule, Signal
 from driftrate.simulation.clairvoyant import Clairvoyant
 from driftrate.simulation.direct import DirectSampler
 from driftrate.simulation.exact import ExactSampler
-from driftrate.simulation.gradient import Sample
+from driftrate.simulation.gradient import Sample, Sampler
 from driftrate.simulation.ledger import Ledger
 from driftrate.streams.backend import Backend
 from driftrate.streams.base import Stream
@@ -52,20 +52,7 @@ class Record:
     terms: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise ConfigError(f"Record.every must be an integer >= 1, got {self.every!r}")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a pass over the stream returns: columns (kept steps, lanes, seeds) and last values."""
-
-    ledger: Ledger
-    diverged_at: Array
-    culprit: Array  # the rate that made a seed diverge
-    final_distance: Array
-    final_weights: Array
-    finished: bool
+        _checks.integer(self, "every", low=1)
 
 
 class Engine:
@@ -93,7 +80,7 @@ class Engine:
         self.needs = frozenset().union(*(needs_of(rule) for rule in rules))
         self.parts = parts if self.needs & PART_SIGNALS else 1
         sampler = ExactSampler if exact else DirectSampler
-        self.sampler = sampler(stream, backend, self.needs, self.parts)
+        self.sampler: Sampler = sampler(stream, backend, self.needs, self.parts)
         lanes = len(rules)
         like = backend.zeros(seeds, scalar=True)
         # Once, because isinstance on an abstract class is slow.
@@ -103,11 +90,12 @@ class Engine:
         self.error += backend.asarray(start)
         self.rates = backend.zeros(lanes, seeds, scalar=True)
         self.step_length = backend.zeros(lanes, seeds, scalar=True)
+        self.last: Target | None = None  # nature at the last step
         self._trail: Array | None = None  # of past gradients, if a rule reads it
         self.alive = self.rates == 0
         self._all_alive = backend.host  # a device is never read back
-        self.diverged_at = backend.zeros(lanes, seeds, scalar=True)
-        self.culprit = backend.zeros(lanes, seeds, scalar=True)
+        self.diverged_at = backend.zeros(lanes, seeds, scalar=True)  # the step from 1, 0 for never
+        self.culprit = backend.zeros(lanes, seeds, scalar=True)  # the rate that made a seed diverge
         self.ledger = Ledger(
             stream.steps,
             record.every,
@@ -115,18 +103,14 @@ class Engine:
             (lanes, seeds),
         )
 
-    def run(self, steps: Iterable[int]) -> Outcome:
-        """Go through the steps; Ctrl-C ends the pass after the current step."""
-        target: Target | None = None
+    def run(self, steps: Iterable[int]) -> bool:
+        """Go through the steps; Ctrl-C ends the pass after the current step and returns False."""
         with np.errstate(all="ignore"), _deferred_interrupt() as interrupted:
             for step in steps:
-                target = self._advance(step, target)
+                self.last = self._advance(step, self.last)
                 if interrupted:
                     break
-        xp = self.backend.xp
-        final = xp.sqrt(xp.astype(xp.vecdot(self.error, self.error), self.backend.real))
-        weights = self.error if target is None else self.error + target.oracle
-        return Outcome(self.ledger, self.diverged_at, self.culprit, final, weights, not interrupted)
+        return not interrupted
 
     def _advance(self, step: int, last: Target | None) -> Target:
         backend, error = self.backend, self.error
@@ -147,7 +131,6 @@ class Engine:
         return target
 
     def _draw(self, standing: Standing) -> Any:
-        """Draw the step's batch."""
         return self.sampler.draw(standing)
 
     def _record(self, standing: Standing, values: dict[str, Array]) -> None:
@@ -253,9 +236,7 @@ class Engine:
         """Take the step, in place."""
         backend, error = self.backend, self.error
         xp = backend.xp
-        before = None
-        if "step_length" in self.needs:
-            before = error + 0.0
+        before = error + 0.0 if "step_length" in self.needs else None
         sample.gradient.descend(error, self.rates)
         if backend.host and not self._all_alive:
             error[~self.alive] = 0.0  # NaN times a rate of 0 is NaN

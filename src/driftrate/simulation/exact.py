@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from driftrate.schedules.base import Array
-from driftrate.simulation.gradient import Combination, Explicit, Sample
-from driftrate.simulation.parts import cross_and_spread, outside_sq
+from driftrate.simulation.gradient import Combination, Sample, Sampler
+from driftrate.simulation.parts import outside_sq
 from driftrate.streams.backend import Backend
 from driftrate.streams.base import Stream
 from driftrate.streams.linear import LinearStream
@@ -59,7 +59,6 @@ class LinearLaw(Law):
     rank = 1
 
     def draw(self, standing: Standing, parts: int, with_loss: bool) -> Residuals:
-        """Draw one batch's residuals for every seed."""
         xp = self.backend.xp
         batch, sigma = standing.target.batch_size, self.stream.noise_std
         part = batch // parts
@@ -86,7 +85,6 @@ class ModelLaw(Law):
     rank = 2
 
     def draw(self, standing: Standing, parts: int, with_loss: bool) -> Residuals:
-        """Draw one batch's residuals for every seed."""
         backend, target, stream = self.backend, standing.target, self.stream
         xp, sigma = backend.xp, stream.noise_std
         part = target.batch_size // parts
@@ -154,30 +152,21 @@ def _reciprocal(xp: Any, values: Array) -> Array:
     return xp.where(there, 1 / xp.where(there, values, 1.0), 0.0)
 
 
-class ExactSampler:
+class ExactSampler(Sampler):
     """Draws batch gradients in O(dim): components that residuals depend on, an isotropic rest.
 
     Write w_i for the whitened samples. Given the residuals r and the components of the w_i in the
     span, the components outside are still standard normal and independent, so their sum weighted
     by r is an isotropic normal of deviation ‖r‖, whatever the residuals are.
-
-    Args:
-        stream: The stream.
-        backend: Where arrays live and randomness comes from.
-        needs: Which of loss, grad_sq, cross and spread to measure.
-        parts: Into how many parts of equal size batches are cut.
     """
 
     def __init__(self, stream: Stream, backend: Backend, needs: frozenset[str], parts: int) -> None:
+        super().__init__(stream, backend, needs, parts)
         law = LinearLaw if isinstance(stream, LinearStream) else ModelLaw
         self._law: Law = law(stream, backend)
-        self._backend, self._parts = backend, parts
-        self._loss = "loss" in needs
-        self._grad_sq = "grad_sq" in needs or parts > 1
         self._noise: Array | None = None
 
     def draw(self, standing: Standing) -> Sample:
-        """Draw the step's batch gradient for every lane and seed."""
         residuals = self._law.draw(standing, self._parts, self._loss)
         if standing.target.covariance.isotropic:
             return self._isotropic(standing, residuals)
@@ -209,7 +198,7 @@ class ExactSampler:
         on_error, on_truth = _weights(axes, inside, noise, components)
         gradient = Combination(backend, on_error, on_truth, standing.target.parameter, noise, z)
         if not self._grad_sq:
-            return Sample(gradient, loss=residuals.loss)
+            return Sample(gradient, residuals.loss)
         there = [xp.astype(_exists(axis), backend.real) for axis in axes]
         tail_sq = xp.astype(xp.vecdot(z, z), backend.real) - sum(c * c for c in components)
         freedom = standing.target.covariance.size - sum(there)
@@ -218,15 +207,14 @@ class ExactSampler:
             t * own * own for t, own in zip(there, inside, strict=True)
         )
         if parts == 1:
-            return Sample(gradient, loss=residuals.loss, grad_sq=grad_sq)
+            return Sample(gradient, residuals.loss, grad_sq)
         least = max(standing.target.covariance.size - self._law.rank, 0)
         outside = outside_sq(backend, residuals.norms_sq, xp.sqrt(tail_sq), freedom, least)
         part = standing.target.batch_size // parts
         parts_sq = outside / part**2 + sum(
             t * xp.sum(own * own, axis=-1) for t, own in zip(there, residuals.inside, strict=True)
         )
-        cross, spread = cross_and_spread(xp, grad_sq, parts_sq, parts)
-        return Sample(gradient, residuals.loss, grad_sq, cross, spread)
+        return self._measured(gradient, residuals.loss, grad_sq, parts_sq)
 
     def _anisotropic(self, standing: Standing, residuals: Residuals) -> Sample:
         """Draw part by part: with Σ ≠ I the norms of the parts need their vectors."""
@@ -248,14 +236,7 @@ class ExactSampler:
             gradient = gradient + one / parts
             if parts > 1:
                 parts_sq += xp.astype(xp.vecdot(one, one), backend.real)
-        explicit = Explicit(backend, gradient)
-        if not self._grad_sq:
-            return Sample(explicit, loss=residuals.loss)
-        grad_sq = explicit.norm_sq()
-        if parts == 1:
-            return Sample(explicit, loss=residuals.loss, grad_sq=grad_sq)
-        cross, spread = cross_and_spread(xp, grad_sq, parts_sq, parts)
-        return Sample(explicit, residuals.loss, grad_sq, cross, spread)
+        return self._explicit(gradient, residuals.loss, parts_sq)
 
 
 def _over_parts(reduce: Callable[..., Array], values: Array) -> Array:

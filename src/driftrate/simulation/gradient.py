@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from driftrate.schedules.base import Array
+from driftrate.simulation.parts import cross_and_spread
 from driftrate.streams.backend import Backend
+from driftrate.streams.base import Stream
+from driftrate.streams.target import Standing
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,37 @@ class Sample:
     grad_sq: Array | None = None
     cross: Array | None = None
     spread: Array | None = None
+
+
+class Sampler(ABC):
+    """Draws the step's batch: all lanes share it, every seed has its own.
+
+    Args:
+        stream: The stream.
+        backend: Where arrays live and randomness comes from.
+        needs: Which of loss, grad_sq, cross and spread to measure.
+        parts: Into how many parts of equal size batches are cut.
+    """
+
+    def __init__(self, stream: Stream, backend: Backend, needs: frozenset[str], parts: int) -> None:
+        self._stream, self._backend, self._parts = stream, backend, parts
+        self._loss = "loss" in needs
+        self._grad_sq = "grad_sq" in needs or parts > 1
+
+    @abstractmethod
+    def draw(self, standing: Standing) -> Sample:
+        """Return the batch gradient of every lane and seed."""
+
+    def _explicit(self, vectors: Array, loss: Array | None, parts_sq: Array) -> Sample:
+        """Measure gradients that are vectors; `parts_sq` is Σ ‖g_j‖² over their parts."""
+        gradient = Explicit(self._backend, vectors)
+        grad_sq = gradient.norm_sq() if self._grad_sq else None
+        return self._measured(gradient, loss, grad_sq, parts_sq)
+
+    def _measured(
+        self, gradient: Explicit | Combination, loss: Array | None, grad_sq: Array, parts_sq: Array
+    ) -> Sample:
+        if self._parts == 1:
+            return Sample(gradient, loss, grad_sq)
+        cross, spread = cross_and_spread(self._backend.xp, grad_sq, parts_sq, self._parts)
+        return Sample(gradient, loss, grad_sq, cross, spread)

@@ -44,12 +44,7 @@ class Ledger:
         self.kept: list[int] = []
 
     def add(self, values: Mapping[str, Array], sums: Mapping[str, Array]) -> None:
-        """Close one step: add up `sums`, and keep `values` if the step is kept.
-
-        Args:
-            values: One value per column.
-            sums: One summand per column of running sums.
-        """
+        """Close one step: add up `sums`, and keep `values` if the step is kept."""
         self._step += 1
         for name, value in sums.items():
             if name in self._sums:

@@ -14,14 +14,7 @@ def cross_and_spread(xp: Any, mean_sq: Array, parts_sq: Array, parts: int) -> tu
         cross  = mean of <g_i, g_j> over i ≠ j = (k² ‖g‖² - Σ ‖g_j‖²)/(k (k - 1)),
         spread = Σ ‖g_j - g‖²/(k (k - 1))      = (Σ ‖g_j‖² - k ‖g‖²)/(k (k - 1)).
 
-    Args:
-        xp: The array namespace.
-        mean_sq: ‖g‖².
-        parts_sq: Σ ‖g_j‖².
-        parts: k.
-
-    Returns:
-        Cross and spread.
+    `mean_sq` is ‖g‖², `parts_sq` Σ ‖g_j‖² and `parts` k.
 
     Example:
         >>> import numpy as np
@@ -42,16 +35,8 @@ def outside_sq(backend: Backend, norms_sq: Array, tail: Array, freedom: Array, l
     need only the Bartlett factor: a triangle of normals with roots of chi-squares on the diagonal.
     That is k(k+1)/2 numbers instead of k m.
 
-    Args:
-        backend: Where randomness comes from.
-        norms_sq: R_j², of shape (lanes, seeds, k).
-        tail: ‖ξ‖, of shape (lanes, seeds).
-        freedom: m, of shape (lanes, seeds).
-        least: The smallest value that m can take; only it decides what is drawn, so that lanes
-            can share the draws.
-
-    Returns:
-        An array of shape (lanes, seeds).
+    `norms_sq` holds R_j², of shape (lanes, seeds, k); `tail` ‖ξ‖ and `freedom` m, of shape (lanes,
+    seeds). Only `least`, the smallest m, decides what is drawn, so that lanes share the draws.
     """
     xp = backend.xp
     seeds, parts = norms_sq.shape[1:]
@@ -81,9 +66,8 @@ def outside_sq(backend: Backend, norms_sq: Array, tail: Array, freedom: Array, l
         for i in range(2):
             square = square + xp.where(degrees > base + i, spare[:, i] ** 2, 0.0)
         below = backend.scalar_normal(seeds, parts - 2 - column)
+        some = xp.where(degrees > 0, 1.0, 0.0)
         entries = [nothing] * column + [xp.sqrt(square)]
-        entries += [
-            below[:, i] * xp.where(degrees > 0, 1.0, 0.0) for i in range(parts - 2 - column)
-        ]
+        entries += [below[:, i] * some for i in range(parts - 2 - column)]
         out = out + spun(nothing, xp.stack(entries, axis=-1))
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,29 @@ class PoolSample:
     gradients: Array
 
 
-class ExactPoolSampler:
+class PoolSampler(ABC):
+    """Draws one batch for every seed, at all points of a pool.
+
+    Args:
+        stream: The stream.
+        backend: Where arrays live and randomness comes from.
+    """
+
+    def __init__(self, stream: Stream, backend: Backend) -> None:
+        self._stream, self._backend = stream, backend
+
+    @abstractmethod
+    def draw(self, target: Target, points: Array) -> PoolSample:
+        """Draw at θ_k, of shape (seeds, n, dim); the first is a centre near the others."""
+
+    def _labels(self, predictor: Array) -> Array:
+        if self._stream.noise_std:
+            noise = self._backend.normal(*predictor.shape)
+            predictor = predictor + self._stream.noise_std * noise
+        return self._stream.labels(self._backend, predictor)[..., None]
+
+
+class ExactPoolSampler(PoolSampler):
     """Draws the joint law of the gradients at n points in O(n² (B + dim)), never the batch.
 
     The residuals at all points depend on the whitened samples w_i only through the span of Aᵀθ°
@@ -34,25 +57,9 @@ class ExactPoolSampler:
         A [Q qᵀr + (I - QQᵀ) Z R] / B
 
     are the gradients. Both bases come from QR, which needs no tolerance where points coincide.
-
-    Args:
-        stream: The stream.
-        backend: Where arrays live and randomness comes from.
     """
 
-    def __init__(self, stream: Stream, backend: Backend) -> None:
-        self._stream, self._backend = stream, backend
-
     def draw(self, target: Target, points: Array) -> PoolSample:
-        """Draw one batch for every seed.
-
-        Args:
-            target: Nature at the step.
-            points: θ_k, of shape (seeds, n, dim); the first is a centre near the others.
-
-        Returns:
-            Losses and gradients.
-        """
         backend, xp = self._backend, self._backend.xp
         batch, size = target.batch_size, target.covariance.size
         basis, truth, ways = self._span(target, points)
@@ -63,7 +70,7 @@ class ExactPoolSampler:
             count = min(chunk, batch - start)
             q = backend.normal(points.shape[0], count, rank)
             prediction = q @ ways
-            labels = _labels(self._stream, backend, (q @ truth[..., None])[..., 0])[..., None]
+            labels = self._labels((q @ truth[..., None])[..., 0])
             r = self._stream.residual(xp, prediction, labels)
             loss = loss + xp.sum(self._stream.loss(xp, prediction, labels), axis=-2)
             inside = inside + xp.matrix_transpose(q) @ r
@@ -81,9 +88,8 @@ class ExactPoolSampler:
     def _span(self, target: Target, points: Array) -> tuple[Array, Array, Array]:
         """Return an orthonormal basis, and the truth (rank) and the points (rank, n) in it."""
         xp, centre = self._backend.xp, points[..., :1, :]
-        whitened = target.covariance.whiten(
-            xp.concat([centre, points[..., 1:, :] - centre], axis=-2)
-        )
+        spokes = xp.concat([centre, points[..., 1:, :] - centre], axis=-2)
+        whitened = target.covariance.whiten(spokes)
         truth = _own(target.whitened)[..., None, :] + 0.0 * whitened[..., :1, :]
         rows = xp.concat([truth, whitened], axis=-2)
         # Unit rows, so that points very close to each other keep their directions.
@@ -95,19 +101,10 @@ class ExactPoolSampler:
         return basis, r[..., 0], xp.concat([middle, middle + r[..., 2:]], axis=-1)
 
 
-class DirectPoolSampler:
-    """Draws batches: the exact sampler's readable twin.
-
-    Args:
-        stream: The stream.
-        backend: Where arrays live and randomness comes from.
-    """
-
-    def __init__(self, stream: Stream, backend: Backend) -> None:
-        self._stream, self._backend = stream, backend
+class DirectPoolSampler(PoolSampler):
+    """Draws batches: the exact sampler's readable twin."""
 
     def draw(self, target: Target, points: Array) -> PoolSample:
-        """Draw one batch for every seed, `points` as in `ExactPoolSampler.draw`."""
         backend, xp = self._backend, self._backend.xp
         seeds, batch = points.shape[0], target.batch_size
         losses, gradients = [], []
@@ -118,7 +115,7 @@ class DirectPoolSampler:
             x = backend.normal(block.stop - start, batch, target.covariance.size)
             x = target.covariance.colour(x)
             predictor = xp.matmul(x, truth[block][..., None])[..., 0]
-            labels = _labels(self._stream, backend, predictor)[..., None]
+            labels = self._labels(predictor)
             prediction = x @ xp.matrix_transpose(points[block])
             r = self._stream.residual(xp, prediction, labels)
             losses.append(xp.mean(self._stream.loss(xp, prediction, labels), axis=-2))
@@ -131,22 +128,8 @@ def _own(array: Array) -> Array:
     return array[0] if array.ndim > 2 else array
 
 
-def _labels(stream: Stream, backend: Backend, predictor: Array) -> Array:
-    if stream.noise_std:
-        predictor = predictor + stream.noise_std * backend.normal(*predictor.shape)
-    return stream.labels(backend, predictor)
-
-
 class PoolEngine(Engine):
-    """The loop for one pool: the learner, whose regret counts, is the mixture.
-
-    Args:
-        stream: The stream.
-        pool: The pool.
-        backend: Where arrays live and randomness comes from.
-        exact: Whether to draw gradients from their joint law.
-        **options: The options of `Engine`.
-    """
+    """The loop for one pool: the learner, whose regret counts, is the mixture."""
 
     def __init__(
         self, stream: Stream, pool: HedgedSGD, backend: Backend, *, exact: bool, **options: Any
@@ -155,18 +138,16 @@ class PoolEngine(Engine):
         self._pool = pool
         self._state = pool.init(self.error[0])
         sampler = ExactPoolSampler if exact else DirectPoolSampler
-        self._pool_sampler: ExactPoolSampler | DirectPoolSampler = sampler(stream, backend)
+        self._pool_sampler: PoolSampler = sampler(stream, backend)
 
     def _draw(self, standing: Standing) -> PoolSample:
-        """Draw the step's batch at all members."""
         return self._pool_sampler.draw(standing.target, self._pool.members(self._state))
 
     def _choose(self, step: int, standing: Standing, sample: Any, loss_shift: Array) -> None:
         """Take the pool's step; its rate is the share-weighted mean of its copies'."""
         backend, pool = self.backend, self._pool
-        self._state = pool.update(
-            self._state, sample.losses, sample.gradients, project=self.project
-        )
+        losses, gradients = sample.losses, sample.gradients
+        self._state = pool.update(self._state, losses, gradients, project=self.project)
         rates = backend.xp.astype(pool.rate(self._state), backend.real)[None]
         self._mark(backend.xp.isfinite(standing.regret + rates), step, rates)
         self.rates = rates

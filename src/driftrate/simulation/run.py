@@ -23,6 +23,7 @@ from driftrate.theory.bounds import (
 
 Floats = npt.NDArray[np.float64]
 _FORMAT = 1
+COLUMNS = ("regret", "step_regret", "gradient_regret", "rates", "distance", "shift")
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Run:
             noise_std: A bound on the deviation of one sample's gradient; None for the true one.
 
         Returns:
-            The terms of Theorem 4.2, of shape (seeds, steps).
+            The terms of Theorem 4.2 (`theory.convex_upper`), of shape (seeds, steps).
 
         Example:
             >>> import driftrate as dr
@@ -112,9 +113,6 @@ class Run:
             >>> run = dr.simulate(stream, dr.ConstantRate(0.1), seeds=64, record=record)
             >>> bool(run.upper_bound(smoothness=1.0).total.mean() > run.total.mean())
             True
-
-        Reference:
-            Fahrbach, Javanmard, Mirrokni and Worah (2023), Theorem 4.2.
         """
         return convex_upper(self.rates, smoothness=smoothness, **self._path_terms(noise_std))
 
@@ -129,10 +127,7 @@ class Run:
             noise_std: The deviation of one sample's gradient; None for the true one.
 
         Returns:
-            The terms of Theorem 4.7, of shape (seeds, steps).
-
-        Reference:
-            Fahrbach, Javanmard, Mirrokni and Worah (2023), Theorem 4.7.
+            The terms of Theorem 4.7 (`theory.convex_lower`), of shape (seeds, steps).
         """
         return convex_lower(
             self.rates,
@@ -151,10 +146,7 @@ class Run:
             noise_std: A bound on the deviation of one sample's gradient; None for the true one.
 
         Returns:
-            The terms of Theorem 5.1, of shape (seeds, steps).
-
-        Reference:
-            Fahrbach, Javanmard, Mirrokni and Worah (2023), Theorem 5.1.
+            The terms of Theorem 5.1 (`theory.nonconvex_upper`), of shape (seeds, steps).
         """
         terms = self._every_step()
         return nonconvex_upper(
@@ -178,9 +170,8 @@ class Run:
 
     def _every_step(self) -> Terms:
         if self.terms is None or len(self.step) != self.step[-1]:
-            raise ConfigError(
-                "bounds need every step and its terms: simulate(..., record=Record(terms=True))"
-            )
+            want = "simulate(..., record=Record(terms=True))"
+            raise ConfigError(f"bounds need every step and its terms: {want}")
         return self.terms
 
     def to_parquet(self, path: str | PathLike[str]) -> None:
@@ -197,7 +188,7 @@ class Run:
             "step": np.tile(self.step, shape[0]),
             "batch_size": np.tile(self.batch_size, shape[0]),
         }
-        for name in _COLUMNS:
+        for name in COLUMNS:
             columns[name] = getattr(self, name).ravel()
         if self.terms is not None:
             for field in fields(Terms):
@@ -235,6 +226,7 @@ class Run:
         if about["format"] != _FORMAT:
             raise ConfigError(f"{path} has format {about['format']}, this version reads {_FORMAT}")
         seeds = about["seeds"]
+        final = np.frombuffer(b64decode(about["final_weights"]), dtype=about["dtype"])
 
         def column(name: str) -> Any:
             return table.column(name).to_numpy().reshape(seeds, -1)
@@ -252,12 +244,10 @@ class Run:
             batch_size=column("batch_size")[0],
             diverged_at=np.asarray(about["diverged_at"], dtype=np.int64),
             final_distance=np.asarray(about["final_distance"]),
-            final_weights=np.frombuffer(
-                b64decode(about["final_weights"]), dtype=about["dtype"]
-            ).reshape(seeds, -1),
+            final_weights=final.reshape(seeds, -1),
             weights=weights,
             terms=terms,
-            **{name: column(name) for name in _COLUMNS},
+            **{name: column(name) for name in COLUMNS},
         )
 
     def plot(self, axes: Any = None) -> Any:
@@ -272,9 +262,8 @@ class Run:
         pyplot = _need("matplotlib.pyplot")
         if axes is None:
             _, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-        for axis, values, label in zip(
-            axes, (self.regret, self.rates), ("cumulative regret", "rate"), strict=True
-        ):
+        drawn = ((self.regret, "cumulative regret"), (self.rates, "rate"))
+        for axis, (values, label) in zip(axes, drawn, strict=True):
             alive = np.where(np.isfinite(values), values, np.nan)[self.diverged_at == 0]
             if len(alive):
                 (line,) = axis.plot(self.step, alive.mean(axis=0), label=self.name)
@@ -283,9 +272,6 @@ class Run:
             axis.set(xlabel="step", ylabel=label)
         axes[0].legend()
         return axes[0].figure
-
-
-_COLUMNS = ("regret", "step_regret", "gradient_regret", "rates", "distance", "shift")
 
 
 def _ahead(values: Floats) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
@@ -12,11 +13,10 @@ import numpy.typing as npt
 from driftrate.errors import ConfigError, MissingDependency
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
-from driftrate.schedules.base import Schedule
-from driftrate.simulation.clairvoyant import Clairvoyant
-from driftrate.simulation.engine import PART_SIGNALS, Engine, Learner, Outcome, Record, needs_of
+from driftrate.schedules._checks import count
+from driftrate.simulation.engine import PART_SIGNALS, Engine, Learner, Record, needs_of
 from driftrate.simulation.pool import PoolEngine
-from driftrate.simulation.run import Run, Terms
+from driftrate.simulation.run import COLUMNS, Run, Terms
 from driftrate.streams.backend import Backend, make_backend
 from driftrate.streams.base import Stream
 
@@ -109,18 +109,17 @@ def simulate(
     Reference:
         Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 2.
     """
-    single = isinstance(schedule, Schedule | Clairvoyant | HedgedSGD)
+    single = isinstance(schedule, Learner)
     rules: list[Learner] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
     _check(stream, rules, seeds, method, project, parts, record)
     begin = _start(start, seeds, stream.dim)
     runs: dict[int, Run] = {}
     for group in _passes(stream, rules):
         members = [rules[i] for i in group]
-        place = make_backend(backend, seed, dtype, device)
         engine = _engine(
             stream,
             members,
-            place,
+            make_backend(backend, seed, dtype, device),
             seeds=seeds,
             exact=method == "exact",
             parts=parts,
@@ -128,10 +127,10 @@ def simulate(
             start=begin,
             record=record,
         )
-        outcome = engine.run(_steps(stream.steps, members, progress))
+        finished = engine.run(_steps(stream.steps, members, progress))
         for lane, i in enumerate(group):
-            runs[i] = _collect(stream, members[lane], place, outcome, lane)
-        if not outcome.finished:
+            runs[i] = _collect(engine, lane)
+        if not finished:
             break
     done = [runs[i] for i in sorted(runs)]
     return done[0] if single else done
@@ -146,43 +145,32 @@ def _check(
     parts: int,
     record: Record,
 ) -> None:
-    if not isinstance(stream, Stream):
-        raise ConfigError(f"stream must be a Stream such as LinearStream, got {_kind(stream)}")
-    for rule in rules:
-        if not isinstance(rule, Schedule | Clairvoyant | HedgedSGD):
-            raise ConfigError(f"schedule must be a Schedule or a list of them, got {_kind(rule)}")
+    for name, value, kind, want in (
+        ("stream", stream, Stream, "a Stream such as LinearStream"),
+        *(("schedule", rule, Learner, "a Schedule or a list of them") for rule in rules),
+        ("project", project, Projection | None, "a Projection such as Ball(1.0)"),
+        ("record", record, Record, "a Record such as Record(every=10)"),
+    ):
+        if not isinstance(value, kind):
+            raise ConfigError(f"{name} must be {want}, got a {type(value).__name__}")
     if not rules:
         raise ConfigError("schedule must not be an empty list")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise ConfigError(f"seeds must be an integer >= 1, got {seeds!r}")
+    count("seeds", seeds)
     if method not in ("exact", "direct"):
         raise ConfigError(f"method must be 'exact' or 'direct', got {method!r}")
-    if project is not None and not isinstance(project, Projection):
-        raise ConfigError(f"project must be a Projection such as Ball(1.0), got {_kind(project)}")
-    if not isinstance(record, Record):
-        raise ConfigError(f"record must be a Record such as Record(every=10), got {_kind(record)}")
     if any(needs_of(rule) & PART_SIGNALS for rule in rules):
-        if isinstance(parts, bool) or not isinstance(parts, int) or parts < 2:
-            raise ConfigError(f"parts must be an integer >= 2, got {parts!r}")
+        count("parts", parts, low=2)
         odd = np.flatnonzero(stream.batch_sizes % parts)
         if odd.size:
-            raise ConfigError(
-                f"parts={parts} must divide every batch size, got {stream.batch_sizes[odd[0]]}"
-                f" at step {odd[0] + 1}"
-            )
-
-
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+            got = f"{stream.batch_sizes[odd[0]]} at step {odd[0] + 1}"
+            raise ConfigError(f"parts={parts} must divide every batch size, got {got}")
 
 
 def _start(start: npt.ArrayLike, seeds: int, dim: int) -> npt.NDArray[np.float64]:
     array = np.asarray(start, dtype=np.float64)
     if array.shape not in ((), (dim,), (seeds, dim)):
-        raise ConfigError(
-            f"start must be a number, a vector ({dim},) or an array ({seeds}, {dim}),"
-            f" got shape {array.shape}"
-        )
+        want = f"a number, a vector ({dim},) or an array ({seeds}, {dim})"
+        raise ConfigError(f"start must be {want}, got shape {array.shape}")
     if not np.isfinite(array).all():
         raise ConfigError("start must be finite, got NaN or infinity")
     return array
@@ -197,11 +185,10 @@ def _passes(stream: Stream, rules: list[Learner]) -> list[list[int]]:
     if stream.nature.adaptive:
         return [[i] for i in range(len(rules))]
     alone = [[i] for i, rule in enumerate(rules) if isinstance(rule, HedgedSGD)]
-    cut = {
-        i: bool(needs_of(rule) & PART_SIGNALS) for i, rule in enumerate(rules) if [i] not in alone
-    }
-    groups = [[i for i, c in cut.items() if c == kind] for kind in (False, True)]
-    return [group for group in groups if group] + alone
+    rest = [i for i in range(len(rules)) if [i] not in alone]
+    cut = [i for i in rest if needs_of(rules[i]) & PART_SIGNALS]
+    whole = [i for i in rest if i not in cut]
+    return [group for group in (whole, cut) if group] + alone
 
 
 def _engine(stream: Stream, members: list[Learner], place: Backend, **options: Any) -> Engine:
@@ -220,46 +207,37 @@ def _steps(steps: int, rules: list[Learner], progress: bool) -> Iterable[int]:
     return track(range(steps), description=", ".join(rule.name for rule in rules))
 
 
-def _collect(stream: Stream, rule: Learner, backend: Backend, outcome: Outcome, lane: int) -> Run:
+def _collect(engine: Engine, lane: int) -> Run:
     """Copy one lane to the host."""
-    ledger = outcome.ledger
+    stream, rule, ledger, xp = engine.stream, engine.rules[lane], engine.ledger, engine.backend.xp
+    host = engine.backend.to_numpy
 
     def column(name: str) -> npt.NDArray[Any]:
-        return np.ascontiguousarray(
-            np.swapaxes(backend.to_numpy(ledger.column(name)[:, lane]), 0, 1)
-        )
+        return np.ascontiguousarray(np.swapaxes(host(ledger.column(name)[:, lane]), 0, 1))
 
-    diverged = backend.to_numpy(outcome.diverged_at[lane]).astype(np.int64)
+    diverged = host(engine.diverged_at[lane]).astype(np.int64)
     if diverged.any():
         first = int(np.argmin(np.where(diverged > 0, diverged, stream.steps + 1)))
         warnings.warn(
             f"{rule!r}: {np.count_nonzero(diverged)} of {len(diverged)} seeds diverged, the first"
-            f" at step {diverged[first]} with rate {float(outcome.culprit[lane, first]):.6g}",
+            f" at step {diverged[first]} with rate {float(engine.culprit[lane, first]):.6g}",
             RuntimeWarning,
             stacklevel=3,
         )
     kept = np.asarray(ledger.kept, dtype=np.int64)
-    names = ledger.names
+    distance = xp.sqrt(xp.astype(xp.vecdot(engine.error, engine.error), engine.backend.real))
+    weights = engine.error if engine.last is None else engine.error + engine.last.oracle
+    terms = None
+    if "loss" in ledger.names:
+        terms = Terms(**{field.name: column(field.name) for field in fields(Terms)})
     return Run(
         name=rule.name,
         step=kept,
         batch_size=stream.batch_sizes[kept - 1],
         diverged_at=diverged,
-        final_distance=backend.to_numpy(outcome.final_distance[lane]),
-        final_weights=backend.to_numpy(outcome.final_weights[lane]),
-        weights=column("weights") if "weights" in names else None,
-        terms=Terms(
-            loss=column("loss"),
-            loss_shift=column("loss_shift"),
-            noise_std=column("noise_std"),
-            shift_product=column("shift_product"),
-        )
-        if "loss" in names
-        else None,
-        regret=column("regret"),
-        step_regret=column("step_regret"),
-        gradient_regret=column("gradient_regret"),
-        rates=column("rates"),
-        distance=column("distance"),
-        shift=column("shift"),
+        final_distance=host(distance[lane]),
+        final_weights=host(weights[lane]),
+        weights=column("weights") if "weights" in ledger.names else None,
+        terms=terms,
+        **{name: column(name) for name in COLUMNS},
     )

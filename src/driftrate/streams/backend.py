@@ -25,19 +25,12 @@ class Backend(ABC):
     xp: Any
     dtype: Any
     real: Any  # float64 of the library
+    device: Any = None
     host: bool = False  # whether values can be read without waiting for a device
 
     @abstractmethod
     def asarray(self, values: Array, *, scalar: bool = False) -> Array:
         """Return the values on the device, as weights or (`scalar`) as one number per seed."""
-
-    @abstractmethod
-    def zeros(self, *shape: int, scalar: bool = False) -> Array:
-        """Return zeros."""
-
-    @abstractmethod
-    def empty(self, *shape: int) -> Array:
-        """Return an array of weights to be filled."""
 
     @abstractmethod
     def fill_normal(self, out: Array) -> None:
@@ -71,6 +64,15 @@ class Backend(ABC):
     def to_numpy(self, array: Array) -> np.ndarray:
         """Return the array on the host."""
 
+    def zeros(self, *shape: int, scalar: bool = False) -> Array:
+        """Return zeros."""
+        dtype = self.real if scalar else self.dtype
+        return self.xp.zeros(shape, dtype=dtype, device=self.device)
+
+    def empty(self, *shape: int) -> Array:
+        """Return an array of weights to be filled."""
+        return self.xp.empty(shape, dtype=self.dtype, device=self.device)
+
     def small(self, array: Array) -> Array:
         """Return float64 numbers in the precision of the weights, with an axis for the weights."""
         return self.xp.astype(array, self.dtype, copy=False)[..., None]
@@ -95,35 +97,21 @@ class NumpyBackend(Backend):
         self._generator = np.random.Generator(np.random.SFC64(seed))
 
     def asarray(self, values: Array, *, scalar: bool = False) -> Array:
-        """Return the values on the device."""
         return np.asarray(values, dtype=self.real if scalar else self.dtype)
 
-    def zeros(self, *shape: int, scalar: bool = False) -> Array:
-        """Return zeros."""
-        return np.zeros(shape, dtype=self.real if scalar else self.dtype)
-
-    def empty(self, *shape: int) -> Array:
-        """Return an array of weights to be filled."""
-        return np.empty(shape, dtype=self.dtype)
-
     def fill_normal(self, out: Array) -> None:
-        """Fill a contiguous array with standard normals."""
         self._generator.standard_normal(out=out, dtype=out.dtype)
 
     def scalar_normal(self, *shape: int) -> Array:
-        """Return standard normals in float64."""
         return self._generator.standard_normal(shape)
 
     def chisquare(self, freedom: float, *shape: int) -> Array:
-        """Return chi-squares in float64; zeros if the freedom is 0."""
         return 2 * self._generator.standard_gamma(0.5 * freedom, shape)
 
     def uniform(self, *shape: int) -> Array:
-        """Return uniforms on [0, 1)."""
         return self._generator.random(shape, dtype=self.dtype)
 
     def poisson(self, mean: Array) -> Array:
-        """Return Poisson counts."""
         # NumPy refuses means over 9e18 and NaN; such a learner has diverged already.
         safe = np.where(mean < 1e18, mean, 1e18)
         counts = self._generator.poisson(safe).astype(mean.dtype)
@@ -137,11 +125,9 @@ class NumpyBackend(Backend):
         out[-1] += normals
 
     def positive(self, array: Array) -> Array:
-        """Return max(array, 0); NaN stays NaN."""
         return np.maximum(array, 0.0)
 
     def to_numpy(self, array: Array) -> np.ndarray:
-        """Return the array on the host."""
         return np.asarray(array)
 
 
@@ -153,44 +139,29 @@ class TorchBackend(Backend):
             self._torch = import_module("torch")
             self.xp = import_module("array_api_compat.torch")
         except ImportError as error:
-            raise MissingDependency(
-                "backend='torch' needs torch: pip install driftrate[torch]"
-            ) from error
+            message = "backend='torch' needs torch: pip install 'driftrate[torch]'"
+            raise MissingDependency(message) from error
         torch = self._torch
         self.dtype = getattr(torch, dtype)
         self.real = torch.float64
         self.device = torch.device("cpu" if device is None else device)
         self._generator = torch.Generator(device=self.device)
         self._generator.manual_seed(seed)
+        self._drawn = {"device": self.device, "generator": self._generator}
 
     def asarray(self, values: Array, *, scalar: bool = False) -> Array:
-        """Return the values on the device."""
         dtype = self.real if scalar else self.dtype
         if isinstance(values, np.ndarray) and not values.flags.writeable:
             values = values.copy()  # torch warns of memory that it could write into
         return self._torch.as_tensor(values, dtype=dtype, device=self.device)
 
-    def zeros(self, *shape: int, scalar: bool = False) -> Array:
-        """Return zeros."""
-        dtype = self.real if scalar else self.dtype
-        return self._torch.zeros(shape, dtype=dtype, device=self.device)
-
-    def empty(self, *shape: int) -> Array:
-        """Return an array of weights to be filled."""
-        return self._torch.empty(shape, dtype=self.dtype, device=self.device)
-
     def fill_normal(self, out: Array) -> None:
-        """Fill a contiguous array with standard normals."""
         out.normal_(generator=self._generator)
 
     def scalar_normal(self, *shape: int) -> Array:
-        """Return standard normals in float64."""
-        return self._torch.randn(
-            shape, dtype=self.real, device=self.device, generator=self._generator
-        )
+        return self._torch.randn(shape, dtype=self.real, **self._drawn)
 
     def chisquare(self, freedom: float, *shape: int) -> Array:
-        """Return chi-squares in float64; zeros if the freedom is 0."""
         if freedom == 0:
             return self.zeros(*shape, scalar=True)
         half = self._torch.full(shape, 0.5 * freedom, dtype=self.real, device=self.device)
@@ -198,13 +169,9 @@ class TorchBackend(Backend):
         return 2 * self._torch._standard_gamma(half, generator=self._generator)
 
     def uniform(self, *shape: int) -> Array:
-        """Return uniforms on [0, 1)."""
-        return self._torch.rand(
-            shape, dtype=self.dtype, device=self.device, generator=self._generator
-        )
+        return self._torch.rand(shape, dtype=self.dtype, **self._drawn)
 
     def poisson(self, mean: Array) -> Array:
-        """Return Poisson counts."""
         sane = self._torch.where(mean < 1e18, mean, 0.0)  # a learner beyond has diverged already
         return self._torch.poisson(sane, generator=self._generator)
 
@@ -213,30 +180,14 @@ class TorchBackend(Backend):
         out.addcmul_(normals, factor)
 
     def positive(self, array: Array) -> Array:
-        """Return max(array, 0); NaN stays NaN."""
         return self._torch.clamp(array, min=0.0)
 
     def to_numpy(self, array: Array) -> np.ndarray:
-        """Return the array on the host."""
         return np.asarray(array.cpu().numpy())
 
 
 def make_backend(name: str, seed: int, dtype: str, device: Any) -> Backend:
-    """Return a backend with a fresh generator.
-
-    Args:
-        name: `"numpy"` or `"torch"`.
-        seed: The generator's seed.
-        dtype: `"float32"` or `"float64"`, the precision of weights and samples.
-        device: A torch device, or None for the CPU.
-
-    Returns:
-        The backend.
-
-    Example:
-        >>> make_backend("numpy", 0, "float32", None).normal(2, 3).shape
-        (2, 3)
-    """
+    """Return the backend "numpy" or "torch" with a fresh generator; the device is for torch."""
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {DTYPES}, got {dtype!r}")
     if name == "numpy":

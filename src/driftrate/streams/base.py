@@ -32,9 +32,9 @@ class Stream(ABC):
     def __init__(
         self,
         path: npt.ArrayLike | Nature,
-        batch_size: int | npt.ArrayLike,
-        noise_std: float,
-        covariance: CovarianceLike,
+        batch_size: int | npt.ArrayLike = 256,
+        noise_std: float = 0.1,
+        covariance: CovarianceLike = None,
     ) -> None:
         self.nature = path if isinstance(path, Nature) else FixedPath(path)
         self.steps, self.dim = self.nature.steps, self.nature.dim
@@ -43,9 +43,8 @@ class Stream(ABC):
             raise ConfigError(f"noise_std must be a finite number >= 0, got {noise_std!r}")
         self.noise_std = float(noise_std)
         if isinstance(covariance, Sequence) and len(covariance) != self.steps:
-            raise ConfigError(
-                f"covariance must be one or one a step ({self.steps}), got {len(covariance)}"
-            )
+            got = len(covariance)
+            raise ConfigError(f"covariance must be one or one per step ({self.steps}), got {got}")
         self._covariance = Identity(self.dim) if covariance is None else covariance
         self._first_covariance = self._covariance_at(0)
         self._still = isinstance(self._covariance, Covariance)
@@ -203,16 +202,13 @@ class Stream(ABC):
 
     def _covariance_at(self, step: int) -> Covariance:
         given = self._covariance
-        if isinstance(given, Covariance):
-            found = given
-        else:
-            found = given[step] if isinstance(given, Sequence) else given(step)
-        if not isinstance(found, Covariance) or found.dim != self.dim:
-            got = f"dimension {found.dim}" if isinstance(found, Covariance) else repr(found)
-            raise ConfigError(
-                f"covariance at step {step} must be a Covariance of dimension {self.dim}, got {got}"
-            )
-        return found
+        if not isinstance(given, Covariance):
+            given = given[step] if isinstance(given, Sequence) else given(step)
+        if not isinstance(given, Covariance) or given.dim != self.dim:
+            got = f"dimension {given.dim}" if isinstance(given, Covariance) else repr(given)
+            want = f"a Covariance of dimension {self.dim}"
+            raise ConfigError(f"covariance at step {step} must be {want}, got {got}")
+        return given
 
     def _check_batch_sizes(self, batch_size: int | npt.ArrayLike) -> npt.NDArray[np.int64]:
         sizes = np.asarray(batch_size)
@@ -220,7 +216,6 @@ class Stream(ABC):
             got = sizes.min() if sizes.dtype.kind in "iuf" and sizes.size else sizes.dtype
             raise ConfigError(f"batch_size must be integers >= 1, got {got}")
         if sizes.ndim and sizes.shape != (self.steps,):
-            raise ConfigError(
-                f"batch_size must be a number or one a step ({self.steps}), got shape {sizes.shape}"
-            )
+            want = f"a number or one per step ({self.steps})"
+            raise ConfigError(f"batch_size must be {want}, got shape {sizes.shape}")
         return np.broadcast_to(sizes.astype(np.int64), (self.steps,))

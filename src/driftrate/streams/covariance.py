@@ -61,19 +61,14 @@ class Identity(Covariance):
         self.dim = self.size = dim
 
     def whiten(self, vectors: Array) -> Array:
-        """Return Aᵀv."""
         return vectors
 
-    def colour(self, vectors: Array) -> Array:
-        """Return A w."""
-        return vectors
+    colour = whiten
 
     def trace(self) -> float:
-        """Return the trace of Σ."""
         return float(self.dim)
 
     def on(self, backend: Backend) -> Identity:
-        """Return the same on the backend's device."""
         return self
 
 
@@ -96,19 +91,14 @@ class Diagonal(Covariance):
         self.dim = self.size = len(self._variances)
 
     def whiten(self, vectors: Array) -> Array:
-        """Return Aᵀv."""
         return vectors * self._deviations
 
-    def colour(self, vectors: Array) -> Array:
-        """Return A w."""
-        return vectors * self._deviations
+    colour = whiten
 
     def trace(self) -> float:
-        """Return the trace of Σ."""
         return float(self._variances.sum())
 
     def on(self, backend: Backend) -> Diagonal:
-        """Return the same on the backend's device."""
         copy = Diagonal(self._variances)
         copy._deviations = backend.asarray(self._deviations)
         return copy
@@ -131,31 +121,23 @@ class LowRank(Covariance):
         self._factor: Array = _values("factor", factor, 2)
         self.dim = self._diagonal.dim
         if self._factor.shape[0] != self.dim:
-            raise ConfigError(
-                f"factor must have {self.dim} rows as variances has entries, "
-                f"got shape {self._factor.shape}"
-            )
+            shape = self._factor.shape
+            raise ConfigError(f"factor must have {self.dim} rows as variances, got shape {shape}")
         self.size = self.dim + self._factor.shape[1]
         self._trace = self._diagonal.trace() + float((self._factor**2).sum())
 
     def whiten(self, vectors: Array) -> Array:
-        """Return Aᵀv."""
         xp = array_namespace(vectors)
         return xp.concat([self._diagonal.whiten(vectors), vectors @ self._factor], axis=-1)
 
     def colour(self, vectors: Array) -> Array:
-        """Return A w."""
-        return (
-            self._diagonal.colour(vectors[..., : self.dim])
-            + vectors[..., self.dim :] @ self._factor.T
-        )
+        own, common = vectors[..., : self.dim], vectors[..., self.dim :]
+        return self._diagonal.colour(own) + common @ self._factor.T
 
     def trace(self) -> float:
-        """Return the trace of Σ."""
         return self._trace
 
     def on(self, backend: Backend) -> LowRank:
-        """Return the same on the backend's device."""
         copy = LowRank(self._diagonal._variances, self._factor)
         copy._diagonal = self._diagonal.on(backend)
         copy._factor = backend.asarray(self._factor)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy.typing as npt
-
 from driftrate.schedules.base import Array
 from driftrate.streams.backend import Backend
-from driftrate.streams.base import CovarianceLike, Stream
-from driftrate.streams.nature import Nature
+from driftrate.streams.base import Stream
 from driftrate.streams.target import Standing, Target
 
 
@@ -37,44 +34,27 @@ class LinearStream(Stream):
         Fahrbach, Javanmard, Mirrokni and Worah (2023), Section 3.
     """
 
-    def __init__(
-        self,
-        path: npt.ArrayLike | Nature,
-        batch_size: int | npt.ArrayLike = 256,
-        noise_std: float = 0.1,
-        covariance: CovarianceLike = None,
-    ) -> None:
-        super().__init__(path, batch_size, noise_std, covariance)
-
     def labels(self, backend: Backend, predictor: Array) -> Array:
-        """Draw labels given <x, θ°> + ε."""
         return predictor
 
     def residual(self, xp: Any, prediction: Array, labels: Array) -> Array:
-        """Return A'(p) - y."""
         return prediction - labels
 
     def loss(self, xp: Any, prediction: Array, labels: Array) -> Array:
-        """Return one sample's loss."""
         return 0.5 * (prediction - labels) ** 2
 
     def moments(self, xp: Any, variance: Array) -> tuple[Array, Array]:
-        """Return E A(p) and E A''(p) for p ~ N(0, variance)."""
         return 0.5 * variance, xp.ones_like(variance)
 
     def offset(self, target: Target) -> Array:
-        """Return the part of the expected loss that does not depend on the weights."""
         return 0.5 * target.total
 
     def excess(self, standing: Standing) -> Array:
-        """Return the regret of one step."""
         return 0.5 * standing.excess_sq
 
     def gradient_sq(self, standing: Standing) -> Array:
-        """Return ‖∇ℓ̄_t(θ)‖²."""
         return standing.coloured_sq
 
     def second_moment(self, standing: Standing) -> Array:
-        """Return E[r² ‖x‖²] of one sample."""
         residual_sq = standing.excess_sq + self.noise_std**2
         return residual_sq * standing.target.covariance.trace() + 2 * standing.coloured_sq

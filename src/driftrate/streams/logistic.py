@@ -58,27 +58,22 @@ class LogisticStream(Stream):
         self.soft = labels == "soft"
 
     def labels(self, backend: Backend, predictor: Array) -> Array:
-        """Draw labels given <x, θ°> + ε."""
         chance = _sigmoid(backend.xp, predictor)
         if self.soft:
             return chance
         return backend.xp.astype(backend.uniform(*chance.shape) < chance, backend.dtype)
 
     def residual(self, xp: Any, prediction: Array, labels: Array) -> Array:
-        """Return A'(p) - y."""
         return _sigmoid(xp, prediction) - labels
 
     def loss(self, xp: Any, prediction: Array, labels: Array) -> Array:
-        """Return one sample's loss."""
         rest = xp.log1p(xp.exp(-xp.abs(prediction)))
         return xp.clip(prediction, 0.0, None) + rest - labels * prediction
 
     def moments(self, xp: Any, variance: Array) -> tuple[Array, Array]:
-        """Return E A(p) and E A''(p) for p ~ N(0, variance)."""
         return logistic_moments(xp, variance)
 
     def scale(self, xp: Any, signal: Array, total: Array) -> Array:
-        """Return c of the oracle θ* = c θ°."""
         if self.noise_std == 0:
             return xp.ones_like(signal)
         return logistic_shrinkage(xp, signal, total)

@@ -67,7 +67,6 @@ class FixedPath(Nature):
         self.steps, self.dim = array.shape
 
     def position(self, step: int, previous: Array | None, weights: Array | None) -> Array:
-        """Return the target's position."""
         return self.path[step]
 
 
@@ -92,34 +91,41 @@ class LazyPath(Nature):
         self._row, self.steps, self.dim = row, steps, dim
 
     def position(self, step: int, previous: Array | None, weights: Array | None) -> Array:
-        """Return the target's position."""
         row = np.asarray(self._row(step))
         if row.shape != (self.dim,) or not np.isfinite(row).all():
-            raise ConfigError(
-                f"row({step}) must be a finite vector of {self.dim}, got shape {row.shape}"
-                + ("" if row.shape != (self.dim,) else " with NaN or infinity")
-            )
+            got = f"shape {row.shape}" if row.shape != (self.dim,) else "NaN or infinity"
+            raise ConfigError(f"row({step}) must be a finite vector of {self.dim}, got {got}")
         return row
 
 
-def _flee(previous: Array, weights: Array, distance: Array) -> Array:
-    """Return `previous` moved straight away from the weights, along axis 0 if it is on them."""
-    xp = array_namespace(weights)
-    away = previous - weights
-    norm = xp.sqrt(xp.vecdot(away, away))[..., None]
-    axis = xp.zeros_like(away)
-    axis[..., 0] = 1.0
-    direction = xp.where(norm > 0, away / xp.where(norm > 0, norm, 1.0), axis)
-    return previous + distance * direction
+class _Fleeing(Nature):
+    """Leaves its start straight away from the learner, along axis 0 if the learner is on it."""
+
+    def __init__(self, start: npt.ArrayLike, steps: int) -> None:
+        vector = np.asarray(start, dtype=np.float64)
+        if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
+            raise ConfigError(f"start must be a finite vector, got shape {vector.shape}")
+        self._start, self.steps, self.dim = vector, steps, len(vector)
+
+    @abstractmethod
+    def _distance(self, xp: Any, step: int, apart_sq: Array) -> Array:
+        """Return how far to move, given the squared distance from the learner."""
+
+    def position(self, step: int, previous: Array | None, weights: Array | None) -> Array:
+        xp = array_namespace(weights)
+        if previous is None:
+            start = xp.asarray(self._start, dtype=weights.dtype, device=weights.device)
+            return xp.zeros_like(weights) + start
+        away = previous - weights
+        apart_sq = xp.vecdot(away, away)[..., None]
+        norm = xp.sqrt(apart_sq)
+        axis = xp.zeros_like(away)
+        axis[..., 0] = 1.0
+        direction = xp.where(norm > 0, away / xp.where(norm > 0, norm, 1.0), axis)
+        return previous + self._distance(xp, step, apart_sq) * direction
 
 
-def _at_start(start: npt.NDArray[np.float64], weights: Array) -> Array:
-    xp = array_namespace(weights)
-    vector = xp.asarray(start, dtype=weights.dtype, device=weights.device)
-    return xp.zeros_like(weights) + vector
-
-
-class Runaway(Nature):
+class Runaway(_Fleeing):
     """Runs straight away from the learner at speed γ_t.
 
         θ*_{t+1} = θ*_t + γ_t (θ*_t - θ_{t+1})/‖θ*_t - θ_{t+1}‖.
@@ -138,8 +144,7 @@ class Runaway(Nature):
     """
 
     def __init__(self, start: npt.ArrayLike, speed: npt.ArrayLike, steps: int) -> None:
-        self._start = _vector("start", start)
-        self.steps, self.dim = steps, len(self._start)
+        super().__init__(start, steps)
         try:
             self._speed = np.broadcast_to(np.asarray(speed, dtype=np.float64), (steps - 1,))
         except ValueError as error:
@@ -149,14 +154,11 @@ class Runaway(Nature):
         if not np.isfinite(self._speed).all() or (self._speed < 0).any():
             raise ConfigError(f"speed must be finite and >= 0, got {self._speed.min()}")
 
-    def position(self, step: int, previous: Array | None, weights: Array | None) -> Array:
-        """Return the target's position."""
-        if previous is None or weights is None:
-            return _at_start(self._start, weights)
-        return _flee(previous, weights, float(self._speed[step - 1]))
+    def _distance(self, xp: Any, step: int, apart_sq: Array) -> Array:
+        return float(self._speed[step - 1])
 
 
-class JumpWhenSettled(Nature):
+class JumpWhenSettled(_Fleeing):
     """Rests until the learner has come within `radius`, then jumps away from it by `size`.
 
     Args:
@@ -172,24 +174,10 @@ class JumpWhenSettled(Nature):
     """
 
     def __init__(self, start: npt.ArrayLike, size: float, radius: float, steps: int) -> None:
-        self._start = _vector("start", start)
-        self.steps, self.dim = steps, len(self._start)
+        super().__init__(start, steps)
         if not 0 <= size < np.inf or not 0 <= radius < np.inf:
             raise ConfigError(f"size and radius must be finite and >= 0, got {size!r}, {radius!r}")
         self._size, self._radius = float(size), float(radius)
 
-    def position(self, step: int, previous: Array | None, weights: Array | None) -> Array:
-        """Return the target's position."""
-        if previous is None or weights is None:
-            return _at_start(self._start, weights)
-        xp = array_namespace(weights)
-        away = previous - weights
-        settled = xp.vecdot(away, away)[..., None] <= self._radius**2
-        return _flee(previous, weights, xp.where(settled, self._size, 0.0))
-
-
-def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    vector = np.asarray(values, dtype=np.float64)
-    if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
-        raise ConfigError(f"{name} must be a finite vector, got shape {vector.shape}")
-    return vector
+    def _distance(self, xp: Any, step: int, apart_sq: Array) -> Array:
+        return xp.where(apart_sq <= self._radius**2, self._size, 0.0)

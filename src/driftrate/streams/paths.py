@@ -10,21 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from driftrate.errors import ConfigError
+from driftrate.schedules._checks import count
 from driftrate.schedules.base import Array
 
 Path = npt.NDArray[Any]
 _BLOCK = 1 << 20  # entries at a time, so that float32 paths need no float64 copy
 
 
-def _count(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")
-    return int(value)
-
-
-def _unit(rng: np.random.Generator, count: int, dim: int) -> Path:
+def _unit(rng: np.random.Generator, steps: int, dim: int) -> Path:
     """Return directions drawn uniformly from the sphere."""
-    z = rng.standard_normal((count, dim))
+    z = rng.standard_normal((steps, dim))
     unit: Path = z / np.linalg.norm(z, axis=1, keepdims=True)
     return unit
 
@@ -111,7 +106,7 @@ def spiral(
     Reference:
         Fahrbach, Javanmard, Mirrokni and Worah (2023), equation (22).
     """
-    dim, steps, hold = _count("dim", dim), _count("steps", steps), _count("hold", hold)
+    dim, steps, hold = count("dim", dim), count("steps", steps), count("hold", hold)
     path = np.empty((steps, dim), dtype=dtype)
     for first in range(0, steps, hold):
         path[first : first + hold] = spiral_row(dim, steps, first, start, end, frequency, hold)
@@ -142,10 +137,10 @@ def warmup_spiral(
     Reference:
         Fahrbach, Javanmard, Mirrokni and Worah (2023), Figure 1.
     """
-    k = np.arange(_count("jumps", jumps))
+    k = np.arange(count("jumps", jumps))
     radius, angle = decay**k, -turn * k
     corners = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    return np.repeat(corners, _count("hold", hold), axis=0)
+    return np.repeat(corners, count("hold", hold), axis=0)
 
 
 def standstill(dim: int, steps: int, start: Array = 1.0) -> Path:
@@ -163,7 +158,7 @@ def standstill(dim: int, steps: int, start: Array = 1.0) -> Path:
         >>> float(shifts(standstill(dim=3, steps=5)).sum())
         0.0
     """
-    return np.tile(_start(start, _count("dim", dim)), (_count("steps", steps), 1))
+    return np.tile(_start(start, count("dim", dim)), (count("steps", steps), 1))
 
 
 def bursty(
@@ -186,7 +181,7 @@ def bursty(
         >>> shifts(bursty(dim=3, steps=7, size=2.0, every=3)).round(12).tolist()
         [0.0, 0.0, 2.0, 0.0, 0.0, 2.0]
     """
-    dim, steps, every = _count("dim", dim), _count("steps", steps), _count("every", every)
+    dim, steps, every = count("dim", dim), count("steps", steps), count("every", every)
     pieces = ceil(steps / every)
     jumps = size * _unit(np.random.default_rng(seed), pieces, dim)
     jumps[0] = _start(start, dim)
@@ -217,8 +212,8 @@ def random_walk(
         >>> shifts(random_walk(dim=3, steps=4)).round(12).tolist()
         [0.03, 0.03, 0.03]
     """
-    lengths = np.full(_count("steps", steps) - 1, float(size))
-    return _walk(_count("dim", dim), lengths, seed, start)
+    lengths = np.full(count("steps", steps) - 1, float(size))
+    return _walk(count("dim", dim), lengths, seed, start)
 
 
 def smooth(dim: int, steps: int, exponent: float = 0.5, seed: int = 0, start: Array = 1.0) -> Path:
@@ -238,8 +233,8 @@ def smooth(dim: int, steps: int, exponent: float = 0.5, seed: int = 0, start: Ar
         >>> shifts(smooth(dim=3, steps=4, exponent=1.0)).round(4).tolist()
         [1.0, 0.5, 0.3333]
     """
-    lengths = np.arange(1, _count("steps", steps), dtype=np.float64) ** -exponent
-    return _walk(_count("dim", dim), lengths, seed, start)
+    lengths = np.arange(1, count("steps", steps), dtype=np.float64) ** -exponent
+    return _walk(count("dim", dim), lengths, seed, start)
 
 
 def concatenate(pieces: Sequence[Path]) -> Path:

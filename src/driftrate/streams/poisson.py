@@ -54,31 +54,25 @@ class PoissonStream(Stream):
             )
 
     def labels(self, backend: Backend, predictor: Array) -> Array:
-        """Draw labels given <x, θ°> + ε."""
         return backend.poisson(backend.xp.exp(predictor))
 
     def residual(self, xp: Any, prediction: Array, labels: Array) -> Array:
-        """Return A'(p) - y."""
         return xp.exp(prediction) - labels
 
     def loss(self, xp: Any, prediction: Array, labels: Array) -> Array:
-        """Return one sample's loss."""
         entropy = labels * xp.log(xp.where(labels > 0, labels, 1.0)) - labels
         return xp.exp(prediction) - labels * prediction + entropy
 
     def moments(self, xp: Any, variance: Array) -> tuple[Array, Array]:
-        """Return E A(p) and E A''(p) for p ~ N(0, variance)."""
         mean = xp.exp(0.5 * variance)
         return mean, mean
 
     def offset(self, target: Target) -> Array:
-        """Return the part of the expected loss that does not depend on the weights."""
         xp = array_namespace(target.parameter)
         signal = xp.asarray(target.signal, dtype=xp.float64, device=target.parameter.device)
         return poisson_entropy(xp, signal)
 
     def excess(self, standing: Standing) -> Array:
-        """Return the regret of one step."""
         # e^{s²/2} - e^{s*²/2}(1 + a), without cancellation near the optimum.
         grown = 0.5 * standing.excess_sq + standing.alignment
         return standing.target.slope * (standing.backend.xp.expm1(grown) - standing.alignment)
@@ -91,14 +85,13 @@ class PoissonStream(Stream):
         """
         xp, t = standing.backend.xp, standing.target
         trace = t.covariance.trace()
+        excess_sq, alignment = standing.excess_sq, standing.alignment
         dd, dp, pp = standing.coloured
 
         def term(own: float, truth: float) -> Array:
             # b = own * θ + truth * θ*, with θ = δ + θ*.
             a, c = own, own + truth
-            exponent = (
-                a * a * standing.excess_sq + 2 * a * c * standing.alignment + c * c * t.signal
-            )
+            exponent = a * a * excess_sq + 2 * a * c * alignment + c * c * t.signal
             return xp.exp(0.5 * exponent) * (trace + a * a * dd + 2 * a * c * dp + c * c * pp)
 
         return term(2.0, 0.0) - 2 * term(1.0, 1.0) + term(0.0, 2.0) + term(0.0, 1.0)

@@ -24,15 +24,17 @@ def _unit_rule(count: int) -> tuple[np.ndarray, np.ndarray]:
     return (x + 1) / 2, w / 2
 
 
+def _placed(xp: Any, rule: tuple[np.ndarray, ...], like: Array) -> list[Array]:
+    """Return a rule's arrays with the dtype and on the device of `like`."""
+    return [xp.asarray(values, dtype=like.dtype, device=like.device) for values in rule]
+
+
 @lru_cache
-def _placed_rule(xp: Any, dtype: Any, device: Any) -> tuple[Array, Array]:
+def _half_rule(xp: Any, dtype: Any, device: Any) -> tuple[Array, Array]:
     """Return the rule for the half line on a device, copied there only once."""
-    nodes, weights = _unit_rule(NODES)
-    scaled = weights * 2 / sqrt(2 * pi)
-    return (
-        xp.asarray(nodes, dtype=dtype, device=device),
-        xp.asarray(scaled, dtype=dtype, device=device),
-    )
+    x, w = _unit_rule(NODES)
+    x, w = (xp.asarray(a, dtype=dtype, device=device) for a in (x, w * 2 / sqrt(2 * pi)))
+    return x, w
 
 
 def _half_line(xp: Any, variance: Array) -> tuple[Array, Array]:
@@ -41,7 +43,7 @@ def _half_line(xp: Any, variance: Array) -> tuple[Array, Array]:
     The range ends where either the density or the logistic tail is negligible. The nearest
     singularity in y, iπ, is at least π/40 of the range away, so one rule serves every s.
     """
-    x, w = _placed_rule(xp, variance.dtype, variance.device)
+    x, w = _half_rule(xp, variance.dtype, variance.device)
     s = xp.sqrt(variance)[..., None]
     width = _TAIL_LOGISTIC / xp.clip(s, _TAIL_LOGISTIC / _TAIL_NORMAL, None)
     z = width * x
@@ -54,13 +56,6 @@ def logistic_moments(xp: Any, variance: Array) -> tuple[Array, Array]:
     log(1 + e^p) = p/2 + |p|/2 + log(1 + e^{-|p|}): the kink has the mean s/sqrt(2π) in closed form,
     and the rest is smooth on the half line. The second mean is twice the first's derivative.
 
-    Args:
-        xp: The array namespace.
-        variance: The variances, an array of any shape.
-
-    Returns:
-        Both means, in the shape of `variance`.
-
     Example:
         >>> import array_api_compat.numpy as np
         >>> [round(float(mean), 12) for mean in logistic_moments(np, np.asarray(0.0))]
@@ -72,12 +67,6 @@ def logistic_moments(xp: Any, variance: Array) -> tuple[Array, Array]:
     return xp.sqrt(variance / (2 * pi)) + rest, xp.sum(w * e / ((1 + e) * (1 + e)), axis=-1)
 
 
-def _bell(xp: Any, y: Array) -> Array:
-    """Return sigmoid'(y) for y >= 0, without overflow."""
-    e = xp.exp(-y)
-    return e / ((1 + e) * (1 + e))
-
-
 def logistic_shrinkage(xp: Any, signal: Array, total: Array) -> Array:
     """Return the factor c by which noise inside the sigmoid shrinks the minimiser.
 
@@ -86,14 +75,6 @@ def logistic_shrinkage(xp: Any, signal: Array, total: Array) -> Array:
     `logistic_moments`: by Stein's identity both sides are slopes along θ. It is solved by Newton's
     method in ln(1/c²), in which it is close to linear; κ' = (κ - 6 E sigmoid'²)/2 comes from the
     same nodes.
-
-    Args:
-        xp: The array namespace.
-        signal: Variance of the linear predictor.
-        total: Variance of the linear predictor and of the noise together.
-
-    Returns:
-        The factor, in (0, 1].
 
     Example:
         >>> import array_api_compat.numpy as np
@@ -106,7 +87,8 @@ def logistic_shrinkage(xp: Any, signal: Array, total: Array) -> Array:
     for _ in range(_NEWTON_STEPS):
         v = signal * xp.exp(-x)
         y, w = _half_line(xp, v)
-        bell = _bell(xp, y)
+        e = xp.exp(-y)
+        bell = e / ((1 + e) * (1 + e))  # sigmoid', without overflow
         mean = xp.sum(w * bell, axis=-1)
         drop = 0.5 * (mean - 6 * xp.sum(w * bell * bell, axis=-1))
         value = xp.log(mean) - 0.5 * x - goal
@@ -116,47 +98,28 @@ def logistic_shrinkage(xp: Any, signal: Array, total: Array) -> Array:
 
 
 @lru_cache
-def _counts() -> tuple[np.ndarray, np.ndarray]:
-    """Return k log k and log k! for the counts 1 to 220."""
-    k = np.arange(1.0, 221.0)
-    return k * np.log(k), np.cumsum(np.log(k))
-
-
-@lru_cache
-def _hermite_rule() -> tuple[np.ndarray, np.ndarray]:
-    """Return the Gauss-Hermite rule for a standard normal."""
+def _poisson_rule() -> tuple[np.ndarray, ...]:
+    """Return the Gauss-Hermite rule for a standard normal; k, k log k and log k! up to k = 220."""
     x, w = np.polynomial.hermite_e.hermegauss(64)
-    return x, w / w.sum()
+    k = np.arange(1.0, 221.0)
+    return x, w / w.sum(), k, k * np.log(k), np.cumsum(np.log(k))
 
 
 def poisson_entropy(xp: Any, variance: Array) -> Array:
-    """Return E[y log y - y] for y ~ Poisson(e^u), u ~ N(0, variance).
+    """Return E[y log y - y] for y ~ Poisson(e^u), u ~ N(0, variance), for variances up to 16.
 
     Given the mean m it is a sum over the counts; for m of 100 or more, the series
     m log m - m + 1/2 + 1/(12 m) + 1/(12 m²) + 19/(120 m³).
-
-    Args:
-        xp: The array namespace.
-        variance: The variances, at most 16, an array of any shape.
-
-    Returns:
-        The means, in the shape of `variance`.
 
     Example:
         >>> import array_api_compat.numpy as np
         >>> round(float(poisson_entropy(np, np.asarray(0.0))), 6)
         -0.426597
     """
-
-    def put(values: np.ndarray) -> Array:
-        return xp.asarray(values, dtype=variance.dtype, device=variance.device)
-
-    nodes, weights = (put(a) for a in _hermite_rule())
-    weighed, factorial = (put(a) for a in _counts())
+    nodes, weights, k, weighed, factorial = _placed(xp, _poisson_rule(), variance)
     u = xp.sqrt(variance)[..., None] * nodes
     m = xp.exp(u)
     low = xp.clip(u, None, log(100.0))[..., None]
-    k = put(np.arange(1.0, 221.0))
     summed = xp.sum(weighed * xp.exp(k * low - xp.exp(low) - factorial), axis=-1)
     high = xp.clip(m, 100.0, None)
     series = high * xp.log(high) + 0.5 + (1 + 1 / high) / (12 * high) + 19 / (120 * high**3)
@@ -176,14 +139,7 @@ def _polar_rule() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def plane_rule(xp: Any, like: Array) -> tuple[Array, Array, Array]:
-    """Return nodes and weights for E f(q1, q2), q ~ N(0, I_2), f even: f(q) = f(-q).
-
-    Args:
-        xp: The array namespace.
-        like: An array whose dtype and device the rule takes.
-
-    Returns:
-        q1, q2 and the weights, which add up to one.
+    """Return nodes q1, q2 and weights for E f(q1, q2), q ~ N(0, I_2), f even: f(q) = f(-q).
 
     Example:
         >>> import array_api_compat.numpy as np
@@ -191,5 +147,5 @@ def plane_rule(xp: Any, like: Array) -> tuple[Array, Array, Array]:
         >>> round(float(np.sum(w * q1**2 * q2**2)), 12)
         1.0
     """
-    q1, q2, w = (xp.asarray(a, dtype=like.dtype, device=like.device) for a in _polar_rule())
+    q1, q2, w = _placed(xp, _polar_rule(), like)
     return q1, q2, w

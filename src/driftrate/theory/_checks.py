@@ -40,13 +40,6 @@ def number(name: str, value: float, *, low: float = -np.inf, open_low: bool = Fa
     return float(out)
 
 
-def count(name: str, value: int) -> int:
-    """Return the value as a positive Python int."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")
-    return int(value)
-
-
 def of_time(value: OfTime) -> Callable[[float], Any]:
     """Return a function of time; a value becomes a constant function."""
     return value if callable(value) else lambda _: value

@@ -6,7 +6,9 @@ plot can show when each is paid. The theorems are about expectations: average ov
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +17,27 @@ from driftrate.errors import ConfigError
 from driftrate.theory._checks import Array, array, number
 
 
-class PathBound(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """The terms of a bound, each of shape (..., steps); iterating gives them in their order."""
+
+    def __iter__(self) -> Iterator[Array]:
+        return (getattr(self, field.name) for field in fields(self))
+
+    @property
+    def per_step(self) -> Array:
+        """The sum of the terms of each step, of shape (..., steps)."""
+        return reduce(np.add, self)
+
+    @property
+    def total(self) -> Array:
+        """The bound, of shape (...)."""
+        out: Array = np.sum(self.per_step, axis=-1)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class PathBound(_Terms):
     """The terms of a bound that follows the trajectory, each of shape (..., steps).
 
     Args:
@@ -30,19 +52,9 @@ class PathBound(NamedTuple):
     shift: Array
     cross: Array
 
-    @property
-    def per_step(self) -> Array:
-        """The sum of the terms of each step, of shape (..., steps)."""
-        return self.approach + self.noise + self.shift + self.cross
 
-    @property
-    def total(self) -> Array:
-        """The bound, of shape (...)."""
-        out: Array = np.sum(self.per_step, axis=-1)
-        return out
-
-
-class DiameterBound(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class DiameterBound(_Terms):
     """The terms of the bound that knows only the diameter, each of shape (..., steps).
 
     Args:
@@ -55,19 +67,9 @@ class DiameterBound(NamedTuple):
     noise: Array
     shift: Array
 
-    @property
-    def per_step(self) -> Array:
-        """The sum of the terms of each step, of shape (..., steps)."""
-        return self.travel + self.noise + self.shift
 
-    @property
-    def total(self) -> Array:
-        """The bound, of shape (...)."""
-        out: Array = np.sum(self.per_step, axis=-1)
-        return out
-
-
-class LossBound(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LossBound(_Terms):
     """The terms of the non-convex bound, each of shape (..., steps).
 
     Args:
@@ -79,17 +81,6 @@ class LossBound(NamedTuple):
     loss: Array
     noise: Array
     shift: Array
-
-    @property
-    def per_step(self) -> Array:
-        """The sum of the terms of each step, of shape (..., steps)."""
-        return self.loss + self.noise + self.shift
-
-    @property
-    def total(self) -> Array:
-        """The bound, of shape (...)."""
-        out: Array = np.sum(self.per_step, axis=-1)
-        return out
 
 
 def upper_weight(rates: ArrayLike, smoothness: float) -> Array:
@@ -145,20 +136,13 @@ def lower_weight(rates: ArrayLike, smoothness: float, strong_convexity: float) -
 
 
 def _path_bound(
-    weight: Array,
-    rates: ArrayLike,
-    *,
-    batch_sizes: ArrayLike,
-    distances: ArrayLike,
-    shifts: ArrayLike,
-    cross: ArrayLike,
-    noise_std: ArrayLike,
+    weight: Array, noise: Array, distances: ArrayLike, shifts: ArrayLike, cross: ArrayLike
 ) -> PathBound:
-    eta, noise = array("rates", rates, ndim=1), _noise(rates, batch_sizes, noise_std)
-    dist = array("distances", distances, low=0.0, ndim=1)
-    if dist.shape[-1] != eta.shape[-1] + 1:
+    """Return the terms from σ²η_t²/B_t and what the run recorded."""
+    steps, dist = weight.shape[-1], array("distances", distances, low=0.0, ndim=1)
+    if dist.shape[-1] != steps + 1:
         raise ConfigError(
-            f"distances must hold one entry more than the {eta.shape[-1]} rates: D_1 to D_(T+1),"
+            f"distances must hold one entry more than the {steps} rates: D_1 to D_(T+1),"
             f" got {dist.shape[-1]}"
         )
     gamma = array("shifts", shifts, low=0.0)
@@ -219,16 +203,8 @@ def convex_upper(
     Reference:
         Fahrbach et al. (2023), Theorem 4.2 (`thm:convex-reg`), equation `eq:Reg-UB0`.
     """
-    weight = upper_weight(rates, smoothness)
-    return _path_bound(
-        weight,
-        rates,
-        batch_sizes=batch_sizes,
-        distances=distances,
-        shifts=shifts,
-        cross=cross,
-        noise_std=noise_std,
-    )
+    weight = upper_weight(array("rates", rates, ndim=1), smoothness)
+    return _path_bound(weight, _noise(rates, batch_sizes, noise_std), distances, shifts, cross)
 
 
 def convex_lower(
@@ -270,16 +246,8 @@ def convex_lower(
     Reference:
         Fahrbach et al. (2023), Theorem 4.7 (`thm:le-convex-reg`), equation `eq:Reg-LB`, corrected.
     """
-    weight = lower_weight(rates, smoothness, strong_convexity)
-    return _path_bound(
-        weight,
-        rates,
-        batch_sizes=batch_sizes,
-        distances=distances,
-        shifts=shifts,
-        cross=cross,
-        noise_std=noise_std,
-    )
+    weight = lower_weight(array("rates", rates, ndim=1), smoothness, strong_convexity)
+    return _path_bound(weight, _noise(rates, batch_sizes, noise_std), distances, shifts, cross)
 
 
 def _telescope(weight: Array) -> Array:
@@ -374,10 +342,9 @@ def nonconvex_upper(
         `eq:Reg-UB-Nconv`, corrected.
     """
     weight = upper_weight(array("rates", rates, ndim=1), smoothness)
-    smoothness = float(smoothness)
     terms = (
         2.0 * array("losses", losses, low=0.0) * _telescope(weight),
-        smoothness * _noise(rates, batch_sizes, noise_std) / weight,
+        float(smoothness) * _noise(rates, batch_sizes, noise_std) / weight,
         2.0 * array("loss_shifts", loss_shifts, low=0.0) / weight,
     )
     return LossBound(*np.broadcast_arrays(*terms))

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from driftrate.errors import ConfigError
-from driftrate.theory._checks import Array, OfTime, array, count, number, of_time
+from driftrate.schedules._checks import count
+from driftrate.theory._checks import Array, OfTime, array, number, of_time
 
 
 def optimal_policy(

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from driftrate.errors import ConfigError
-from driftrate.theory._checks import Array, OfTime, array, count, number, of_time
+from driftrate.schedules._checks import count
+from driftrate.theory._checks import Array, OfTime, array, number, of_time
 
 # A rate that may depend on the state: (time, second moment) -> rate.
 Policy = Callable[[float, float], float]
@@ -29,12 +30,15 @@ class Moments(NamedTuple):
     second: Array
 
 
-def _rk4(slope: Callable[[float, Array], Array], start: Array, horizon: float, steps: int) -> Array:
-    """Integrate by the classical Runge-Kutta method, with every stage before the end of the step.
+def _rk4(
+    slope: Callable[[float, Array], Array], start: Array, horizon: float, steps: int
+) -> tuple[Array, Array]:
+    """Return times and values by the classical Runge-Kutta method, no stage after its step.
 
     The last stage is one rounding before the end, so that a rate or a shift that switches on the
     grid has the value of this step there and the order stays 4.
     """
+    horizon, steps = number("horizon", horizon, low=0.0, open_low=True), count("steps", steps)
     h = horizon / steps
     out = np.empty((steps + 1, *start.shape))
     out[0] = start
@@ -46,7 +50,7 @@ def _rk4(slope: Callable[[float, Array], Array], start: Array, horizon: float, s
         k3 = slope(tau + h / 2, y + h / 2 * k2)
         k4 = slope(end, y + h * k3)
         out[k + 1] = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-    return out
+    return np.linspace(0.0, horizon, steps + 1), out
 
 
 def moment_ode(
@@ -95,8 +99,6 @@ def moment_ode(
     second = number("initial_second", initial_second, low=0.0)
     if second < mean @ mean * (1 - 1e-12):
         raise ConfigError(f"initial_second must be at least ‖initial_mean‖² = {mean @ mean}")
-    horizon = number("horizon", horizon, low=0.0, open_low=True)
-    steps = count("steps", steps)
     noise_std = number("noise_std", noise_std, low=0.0)
     zeta, nu, drift = of_time(rate), of_time(batch_density), of_time(velocity)
     dim = mean.size
@@ -109,8 +111,8 @@ def moment_ode(
         dv = ((dim + 1) * n - 2 * z) * v + n * noise_std**2 * dim - 2 * (m @ y)
         return np.append(-z * m - y, dv)
 
-    path = _rk4(slope, np.append(mean, second), horizon, steps)
-    return Moments(np.linspace(0.0, horizon, steps + 1), path[:, :-1], path[:, -1])
+    times, path = _rk4(slope, np.append(mean, second), horizon, steps)
+    return Moments(times, path[:, :-1], path[:, -1])
 
 
 def upper_process(
@@ -160,8 +162,6 @@ def upper_process(
     start = number("initial_second", initial_second, low=0.0, open_low=True)
     dim = count("dim", dim)
     noise_std = number("noise_std", noise_std, low=0.0)
-    horizon = number("horizon", horizon, low=0.0, open_low=True)
-    steps = count("steps", steps)
     nu, fast = of_time(batch_density), of_time(speed)
 
     def slope(tau: float, state: Array) -> Array:
@@ -171,8 +171,8 @@ def upper_process(
         pull = ((dim + 1) * n - 2 * z) * v + n * noise_std**2 * dim
         return np.array([pull + 2 * number("speed", fast(tau), low=0.0) * np.sqrt(v)])
 
-    path = _rk4(slope, np.array([start]), horizon, steps)
-    return np.linspace(0.0, horizon, steps + 1), path[:, 0]
+    times, path = _rk4(slope, np.array([start]), horizon, steps)
+    return times, path[:, 0]
 
 
 def gradient_second_moment(
