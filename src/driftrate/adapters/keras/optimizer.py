@@ -131,7 +131,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             for field in self.schedule.signals
             if field in TOLD and (field in told or field not in self.schedule.optional)
         }
-        self._last = {
+        self._last: Fields = {
             field: self._number(f"last_{field}", math.nan, self._real)
             for field in ("cross", "spread", "shift")
             if field in reads

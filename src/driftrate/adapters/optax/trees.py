@@ -29,7 +29,7 @@ def numbers(tree: Tree) -> Leaves:
 
 def real_type(leaves: Leaves) -> Any:
     """Return the precision for a schedule: half precision would round away slow changes."""
-    kinds = [jnp.finfo(jnp.result_type(leaf)).dtype for leaf in leaves if leaf is not None]
+    kinds = [jnp.real(jnp.zeros((), jnp.result_type(x))).dtype for x in leaves if x is not None]
     return jnp.result_type(jnp.float32, *kinds)
 
 
