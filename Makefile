@@ -31,10 +31,11 @@ lint: $(READY) ## Format check, lint, types, import directions
 test: lint ## Lint, type-check and test everything
 	$(BIN)/pytest -n 2 --dist loadgroup
 
-check: $(READY) $(OLDEST) ## What has no time in test: pages in a browser, oldest versions
+check: $(READY) $(OLDEST) ## What has no time in test: slow ones, pages in a browser, oldest versions
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } \
 	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow tests
 	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
 	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadgroup -W default $(OLDEST_TESTS)
 

@@ -46,7 +46,11 @@ def reference(tmp_path_factory):
     return run("torch", tmp_path_factory.mktemp("reference"))
 
 
-@pytest.fixture(scope="module", params=[name for name in FRAMEWORKS if name != "torch"])
+# Keras on torch runs the schedule eagerly: two minutes.
+OTHERS = ("optax", pytest.param("keras-torch", marks=pytest.mark.slow), "keras-jax")
+
+
+@pytest.fixture(scope="module", params=OTHERS)
 def found(request, tmp_path_factory):
     return run(request.param, tmp_path_factory.mktemp(request.param))
 
