@@ -30,7 +30,9 @@ def described():
         indent, first = len(line) - len(line.lstrip()), line.split()[0]
         if indent in (6, 8) and first.endswith("/"):
             above = [*above[: indent // 2 - 3], first]
-            named.add("".join(above))
+            # Several folders may share a line.
+            several = [word for word in line.split() if word.endswith("/")]
+            named |= {"".join([*above[:-1], word]) for word in several}
         elif indent == 6:
             above = []
         files |= {"".join(above) + name for name in re.findall(r"\w+\.py\b", line)}
