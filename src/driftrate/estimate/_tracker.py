@@ -58,7 +58,7 @@ class Tracker(Rule):
         return xp.where(good, estimate, last), select(xp, good, new, state)
 
     def _number(self, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value < inf:
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < inf:
             raise self._bad(value)
         return float(value)
 

@@ -145,12 +145,13 @@ def _check(
     parts: int,
     record: Record,
 ) -> None:
-    for name, value, kind, want in (
+    kinds: list[tuple[str, object, Any, str]] = [
         ("stream", stream, Stream, "a Stream such as LinearStream"),
         *(("schedule", rule, Learner, "a Schedule or a list of them") for rule in rules),
         ("project", project, Projection | None, "a Projection such as Ball(1.0)"),
         ("record", record, Record, "a Record such as Record(every=10)"),
-    ):
+    ]
+    for name, value, kind, want in kinds:
         if not isinstance(value, kind):
             raise ConfigError(f"{name} must be {want}, got a {type(value).__name__}")
     if not rules:

@@ -111,7 +111,7 @@ class _Fleeing(Nature):
     def _distance(self, xp: Any, step: int, apart_sq: Array) -> Array:
         """Return how far to move, given the squared distance from the learner."""
 
-    def position(self, step: int, previous: Array | None, weights: Array | None) -> Array:
+    def position(self, step: int, previous: Array | None, weights: Array) -> Array:
         xp = array_namespace(weights)
         if previous is None:
             start = xp.asarray(self._start, dtype=weights.dtype, device=weights.device)
