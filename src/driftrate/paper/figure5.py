@@ -31,10 +31,7 @@ DIMS = tuple(2**k for k in range(1, 11))
 STEPS, HOLD, BATCH, SHOWN, EVERY = 2000, 8, 256, 128, 20
 KINDS = ("linear", "logistic")
 METHODS = ("the paper's rule", "exact form", "best constant rate", "rate 0")
-GRID = {
-    "linear": np.geomspace(1e-3, 1.0, 24),
-    "logistic": np.geomspace(1e-2, 64.0, 24),
-}
+GRID = {"linear": np.geomspace(1e-3, 1.0, 24), "logistic": np.geomspace(1e-2, 64.0, 24)}
 
 
 def stream(kind: str, dim: int, noise: float) -> Stream:

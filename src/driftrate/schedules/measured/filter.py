@@ -135,13 +135,7 @@ class Bank(NamedTuple):
         return self._replace(weight=weight)._observe_level(1.0, innovation, total)
 
     def correct_square(
-        self,
-        square: Array,
-        noise: Array,
-        slope: Array,
-        freedom: Array,
-        tail: float,
-        thin: Array,
+        self, square: Array, noise: Array, slope: Array, freedom: Array, tail: float, thin: Array
     ) -> tuple[Bank, Array, Array]:
         r"""Correct by ‖g‖², whose mean is v + N; return its likelihood without a jump, and tail.
 

@@ -7,13 +7,7 @@ from typing import Any, NamedTuple
 from driftrate.schedules.base import TRAIL, Array, State, real
 from driftrate.schedules.measured.batch import Batch, at_most, clipped, number
 from driftrate.schedules.measured.filter import Bank, Jump
-from driftrate.schedules.measured.tuning import (
-    LARGEST,
-    LEAST_INVERSE,
-    LEAST_JUMP,
-    SMALLEST,
-    Tuning,
-)
+from driftrate.schedules.measured.tuning import LARGEST, LEAST_INVERSE, LEAST_JUMP, SMALLEST, Tuning
 
 
 class Noise(NamedTuple):
