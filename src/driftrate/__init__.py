@@ -60,7 +60,7 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one o
         if name in _NAMES:
             return getattr(import_module(f"driftrate.{_NAMES[name]}"), name)
         if name in _GONE:
-            raise AttributeError(f"driftrate.{name} is now driftrate.{_GONE[name]}")
+            raise errors.renamed(f"driftrate.{name}", f"driftrate.{_GONE[name]}")
         raise AttributeError(f"module 'driftrate' has no attribute {name!r}")
 
 

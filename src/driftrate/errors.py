@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class DriftrateError(Exception):
@@ -27,6 +29,24 @@ class StateError(DriftrateError, ValueError):
 
 class MissingDependency(DriftrateError, ImportError):
     """An optional package is needed and not installed."""
+
+
+@contextmanager
+def needs(what: str, extra: str, also: str = "") -> Iterator[None]:
+    """Say of a failed import inside what needs it, and the extra that brings it.
+
+    Example:
+        >>> with needs("this", "river"):
+        ...     import nothing
+        Traceback (most recent call last):
+        driftrate.errors.MissingDependency: this needs nothing: pip install 'driftrate[river]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        text = f"{what} needs {package}: pip install 'driftrate[{extra}]'{also}"
+        raise MissingDependency(text) from error
 
 
 class DataError(DriftrateError, OSError):

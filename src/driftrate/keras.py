@@ -11,11 +11,14 @@ Example:
     [1.0, 2.0]
 """
 
-from driftrate.adapters.keras import (
-    RecordRate,
-    ScheduledOptimizer,
-    attach,
-)
+from driftrate.errors import needs
+
+with needs("driftrate.keras", "keras", ", and set KERAS_BACKEND to torch or jax"):
+    from driftrate.adapters.keras import (
+        RecordRate,
+        ScheduledOptimizer,
+        attach,
+    )
 
 __all__ = [
     "RecordRate",

@@ -13,18 +13,21 @@ Example:
     [1. 2.]
 """
 
-from driftrate.adapters.optax import (
-    RateState,
-    StatefulRate,
-    StatefulRateState,
-    attach,
-    from_parts,
-    load,
-    notify_shift,
-    record,
-    scale_by_rate,
-    split_value_and_grad,
-)
+from driftrate.errors import needs
+
+with needs("driftrate.optax", "jax"):
+    from driftrate.adapters.optax import (
+        RateState,
+        StatefulRate,
+        StatefulRateState,
+        attach,
+        from_parts,
+        load,
+        notify_shift,
+        record,
+        scale_by_rate,
+        split_value_and_grad,
+    )
 
 __all__ = [
     "RateState",

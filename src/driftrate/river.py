@@ -12,8 +12,11 @@ Example:
     3.0
 """
 
-from driftrate.adapters.river.attach import FollowedRate, ScheduledOptimizer, attach
-from driftrate.adapters.river.models import ConstantFeature, ShiftNotifier, with_intercept
+from driftrate.errors import needs
+
+with needs("driftrate.river", "river"):
+    from driftrate.adapters.river.attach import FollowedRate, ScheduledOptimizer, attach
+    from driftrate.adapters.river.models import ConstantFeature, ShiftNotifier, with_intercept
 
 __all__ = [
     "ConstantFeature",

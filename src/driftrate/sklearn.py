@@ -13,6 +13,9 @@ Example:
     ([-3.0, 2.0], [0.5])
 """
 
-from driftrate.adapters.sklearn.estimators import ShiftSGDClassifier, ShiftSGDRegressor
+from driftrate.errors import needs
+
+with needs("driftrate.sklearn", "sklearn"):
+    from driftrate.adapters.sklearn.estimators import ShiftSGDClassifier, ShiftSGDRegressor
 
 __all__ = ["ShiftSGDClassifier", "ShiftSGDRegressor"]

@@ -8,7 +8,10 @@ The loop stays as it is. `rate.state_dict()` goes into the checkpoint beside the
 `rate.record` to the logger, and `rate` itself to frameworks that ask for an `LRScheduler`.
 """
 
-from driftrate.adapters.torch.attach import attach
-from driftrate.adapters.torch.rate import Rate
+from driftrate.errors import needs
+
+with needs("driftrate.torch", "torch"):
+    from driftrate.adapters.torch.attach import attach
+    from driftrate.adapters.torch.rate import Rate
 
 __all__ = ["Rate", "attach"]

@@ -486,17 +486,18 @@ def test_refusals():
 
 
 @pytest.mark.parametrize(
-    ("door", "package", "text"),
+    ("door", "package", "extra"),
     [
-        ("river", "river", "driftrate.river needs River: pip install 'driftrate[river]'"),
-        (
-            "sklearn",
-            "sklearn",
-            "driftrate.sklearn needs scikit-learn 1.6 or newer: pip install 'driftrate[sklearn]'",
-        ),
+        ("torch", "torch", "'driftrate[torch]'"),
+        ("optax", "jax", "'driftrate[jax]'"),
+        ("optax", "optax", "'driftrate[jax]'"),
+        ("keras", "keras", "'driftrate[keras]', and set KERAS_BACKEND to torch or jax"),
+        ("river", "river", "'driftrate[river]'"),
+        ("sklearn", "sklearn", "'driftrate[sklearn]'"),
     ],
 )
-def test_a_missing_package_is_named_as_a_shell_wants_it(door, package, text):
+def test_a_missing_package_is_named_as_a_shell_wants_it(door, package, extra):
+    text = f"driftrate.{door} needs {package}: pip install {extra}"
     code = f"import sys; sys.modules[{package!r}] = None; import driftrate.{door}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip().endswith(f"MissingDependency: {text}")

@@ -1,14 +1,5 @@
 """Optax: a rate that follows the shift, as a gradient transformation and as a stateful schedule."""
 
-from driftrate.errors import MissingDependency
-
-try:
-    import jax  # noqa: F401
-    import optax  # noqa: F401
-except ImportError as error:
-    hint = "pip install 'driftrate[jax]'"
-    raise MissingDependency(f"driftrate.optax needs {error.name}: {hint}") from error
-
 from driftrate.adapters.optax.attach import attach, scale_by_rate
 from driftrate.adapters.optax.parts import from_parts, split_value_and_grad
 from driftrate.adapters.optax.state import RateState, StatefulRateState, load, notify_shift, record

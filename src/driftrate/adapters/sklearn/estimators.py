@@ -10,29 +10,23 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+from scipy.special import expit, log_expit, log_softmax
+from scipy.special import softmax as softmax_of
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from driftrate.adapters._observe import KEYS, STATE_VERSION, Policy, check_version, policies
 from driftrate.adapters.sklearn import drivers, losses
 from driftrate.adapters.sklearn.drivers import Driver
 from driftrate.adapters.sklearn.losses import Floats
 from driftrate.adapters.sklearn.single import Mode, Single
-from driftrate.errors import ConfigError, MissingDependency
+from driftrate.errors import ConfigError
 from driftrate.learners import HedgedSGD
 from driftrate.schedules.base import Schedule
-
-try:
-    from scipy.sparse import issparse
-    from scipy.special import expit, log_expit, log_softmax
-    from scipy.special import softmax as softmax_of
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils import check_random_state
-    from sklearn.utils.metaestimators import available_if
-    from sklearn.utils.multiclass import check_classification_targets, unique_labels
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-except ImportError as error:
-    raise MissingDependency(
-        "driftrate.sklearn needs scikit-learn 1.6 or newer: pip install 'driftrate[sklearn]'"
-    ) from error
 
 __all__ = ["ShiftSGDClassifier", "ShiftSGDRegressor"]
 
