@@ -67,6 +67,13 @@ class Figure(Protocol):
         """Draw the picture."""
 
 
+def chase(weights: Any, path: Any, **columns: Any) -> pa.Table:
+    """Return the first two coordinates of a learner (..., steps, dim) and of its target."""
+    (x, y), (target_x, target_y) = (np.moveaxis(way[..., :2], -1, 0) for way in (weights, path))
+    step = np.arange(1, len(path) + 1)
+    return table(step=step, x=x, y=y, target_x=target_x, target_y=target_y, **columns)
+
+
 def table(**columns: Any) -> pa.Table:
     """Return a table of columns; scalars are repeated.
 
