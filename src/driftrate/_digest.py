@@ -26,15 +26,13 @@ def digest(
     It covers the given modules, every module of this library that they import, directly or through
     others, and the versions of NumPy and the given packages. Comments, docstrings and layout do not
     count, nor does what is imported for annotations alone. Imports are read, not run: code must
-    import what it uses by name, not reach for a room that `driftrate` opens on demand.
+    import what it uses by name, not reach for a room that `driftrate` opens on demand. The hash is
+    the same in every process that runs the same code.
 
     Args:
         modules: Where to start; modules of other libraries are left out.
         packages: The distributions whose versions count, beside NumPy.
         aside: Modules that do not count although others import them.
-
-    Returns:
-        64 hexadecimal digits, the same in every process that runs the same code.
 
     Example:
         >>> one, two = digest(["driftrate.streams.paths"]), digest(["driftrate.schedules.linear"])
@@ -55,8 +53,7 @@ def _digest(modules: tuple[str, ...], packages: tuple[str, ...], aside: frozense
 
 def _closure(modules: Iterable[str], aside: frozenset[str]) -> set[str]:
     """Return the modules and all that they import of this library."""
-    found: set[str] = set()
-    new = {name for name in modules if _file(name)}
+    found, new = set[str](), {name for name in modules if _file(name)}
     while new:
         found |= new
         new = {one for name in new for one in _read(name).imports} - found - aside

@@ -23,17 +23,7 @@ td { padding: .22rem .5rem; border-bottom: 1px solid var(--line); vertical-align
 
 
 def document(title: str, style: str, body: str) -> str:
-    """Return a page with everything inside.
-
-    Args:
-        title: The title of the window.
-        style: What the page adds to the common look.
-        body: Its content.
-
-    Example:
-        >>> "<h1>Hello</h1>" in document("A page", "", "<h1>Hello</h1>")
-        True
-    """
+    """Return a page with everything inside; `style` is what it adds to the common look."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">

@@ -76,19 +76,14 @@ def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[.
     lists = {one.name for one in fields(record) if one.default == ()}
 
     def parameter(one: Field[Any]) -> Parameter:
-        kind, flags = kinds[one.name], one.metadata.get("flag", ())
-        default, info = one.default, typer.Option(*(flags and [flags]), help=texts.get(one.name))
+        kind, default, text = kinds[one.name], one.default, texts.get(one.name)
+        flags = [one.metadata["flag"]] if "flag" in one.metadata else []
+        note = Annotated[kind, typer.Option(*flags, help=text)]
         if default is MISSING:
-            kind, default, info = (
-                list[str],
-                Parameter.empty,
-                typer.Argument(help=texts.get(one.name)),
-            )
+            note, default = Annotated[list[str], typer.Argument(help=text)], Parameter.empty
         elif one.name in lists:
-            kind, default = str, ""
-        return Parameter(
-            one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
-        )
+            note, default = Annotated[str, typer.Option(*flags, help=text)], ""
+        return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=note)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:

@@ -1,4 +1,7 @@
-"""What a column of a table holds, learnt piece by piece, and its way into numbers."""
+"""What a column of a table holds, learnt piece by piece, and its way into numbers.
+
+It needs pyarrow: `tables` imports it where the first piece of a table is there.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from driftrate.errors import DataError
 
@@ -21,21 +26,13 @@ _SHOWN = 5  # rows that an error names
 
 @dataclass(frozen=True)
 class Column:
-    """A column and how it is encoded.
-
-    Args:
-        name: Its name.
-        kind: Number or category.
-        levels: The levels of a category that have a column of their own.
-        missing: Whether any value is missing.
-        other: Whether a category has more levels than columns.
-    """
+    """A column and how it is encoded."""
 
     name: str
     kind: Kind
-    levels: tuple[str, ...] = ()
-    missing: bool = False
-    other: bool = False
+    levels: tuple[str, ...] = ()  # of a category, those that have a column of their own
+    missing: bool = False  # whether any value is
+    other: bool = False  # whether a category has more levels than columns
 
     @property
     def width(self) -> int:
@@ -73,8 +70,6 @@ class Scanner:
 
     def look(self, array: Any, start: int) -> None:
         """Take in one piece."""
-        import pyarrow.compute as pc
-
         if self.kind is None:
             if array.null_count == len(array):  # nothing shows the kind yet
                 self.missing = True
@@ -85,17 +80,15 @@ class Scanner:
             return
         self.missing = self.missing or array.null_count > 0
         for level in pc.unique(_text(array).drop_null()).to_pylist():
-            if level in self.levels:
-                continue
-            if len(self.levels) == MOST_LEVELS:
+            if level not in self.levels and len(self.levels) == MOST_LEVELS:
                 self.other = True
                 break
             self.levels[level] = None
 
     def column(self) -> Column:
         """Return what was learnt."""
-        kind = self.kind or "number"
-        return Column(self.name, kind, tuple(self.levels), self.missing, self.other)
+        levels = tuple(self.levels)
+        return Column(self.name, self.kind or "number", levels, self.missing, self.other)
 
 
 @dataclass
@@ -114,9 +107,6 @@ class TargetScanner:
 
     def look(self, array: Any, start: int) -> None:
         """Take in one piece."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         present = array.drop_null()
         if not len(present):
             return
@@ -145,14 +135,12 @@ class TargetScanner:
         if not classes and not self.numeric:
             raise DataError(f"target {self.name!r} holds text: a regression needs numbers")
         if classes and self.levels is None:
-            raise DataError(
-                f"target {self.name!r} has more than 1,000 classes: for numbers use a regression"
-            )
+            most = "more than 1,000 classes: for numbers use a regression"
+            raise DataError(f"target {self.name!r} has {most}")
         if count == 1 or (not classes and self.low == self.high):
             only = next(iter(self.levels)) if self.levels else f"{self.low:g}"
-            raise DataError(
-                f"target {self.name!r} has one value alone, {only!r}: there is nothing to predict"
-            )
+            alone = f"one value alone, {only!r}: there is nothing to predict"
+            raise DataError(f"target {self.name!r} has {alone}")
         if not classes or self.levels is None:
             return Column(self.name, "number"), None
         key = (lambda level: (float(level), level)) if self.numeric else None
@@ -181,9 +169,6 @@ class OrderScanner:
 
 def numbers(array: Any, name: str, start: int) -> Floats:
     """Return an Arrow array as reals, NaN where missing or infinite; refuse text, by row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_temporal(array.type):
         array = _ticks(array)
     try:
@@ -211,9 +196,6 @@ def targets(array: Any, column: Column, classes: tuple[str, ...] | None, start: 
 
 def times(array: Any, name: str, start: int) -> Floats:
     """Return a time column as reals whose order is the order of time."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if array.null_count:
         row = start + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) + 1
         raise DataError(f"time column {name!r} is missing in row {row:,}")
@@ -229,8 +211,6 @@ def times(array: Any, name: str, start: int) -> Floats:
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
     types = pa.types
     return bool(
         types.is_string(kind)
@@ -242,17 +222,11 @@ def _is_text(kind: Any) -> bool:
 
 def _text(array: Any) -> Any:
     """Return an Arrow array as text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return pc.cast(array, pa.string())
 
 
 def _ticks(array: Any) -> Any:
     """Return points or lengths of time as whole numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_date(array.type):
         array = pc.cast(array, pa.timestamp("ms"))
     wide = pa.types.is_timestamp(array.type) or array.type.bit_width == 64
@@ -261,9 +235,6 @@ def _ticks(array: Any) -> Any:
 
 def _mostly_numbers(array: Any, name: str) -> bool:
     """Return whether more than half of what is there are numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind, types = array.type, pa.types
     if _is_text(kind):
         found = pc.sum(pc.match_substring_regex(_text(array), _NUMBER)).as_py() or 0
@@ -274,9 +245,6 @@ def _mostly_numbers(array: Any, name: str) -> bool:
 
 
 def _all_whole(array: Any) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if _is_text(array.type):
         return bool(pc.all(pc.match_substring_regex(_text(array), _WHOLE)).as_py())
     return bool(pa.types.is_integer(array.type) or pa.types.is_boolean(array.type))
@@ -284,9 +252,6 @@ def _all_whole(array: Any) -> bool:
 
 def _codes(array: Any, levels: tuple[str, ...]) -> npt.NDArray[np.int64]:
     """Return each value's place among the levels; -1 where missing, -2 where not among them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     text = _text(array)
     found = pc.index_in(text, value_set=pa.array(levels, type=pa.string()))
     codes = np.array(found.fill_null(-2).to_numpy(zero_copy_only=False), dtype=np.int64)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from driftrate.errors import DataError, MissingDependency
+from driftrate.errors import DataError, needs
 
 # Rows of Parquet, bytes of CSV: a piece is a few megabytes, so that any file can be read.
 PIECE_ROWS = 8192
@@ -48,13 +49,8 @@ def pieces(path: Path) -> Iterator[tuple[Any, int]]:
 
 
 def _arrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingDependency(
-            "reading a table needs pyarrow: pip install 'driftrate[race]'"
-        ) from error
-    return pyarrow
+    with needs("reading a table", "race"):
+        return import_module("pyarrow")
 
 
 def _is_csv(path: Path) -> bool:
@@ -62,9 +58,8 @@ def _is_csv(path: Path) -> bool:
         return True
     if path.name.lower().endswith(_PARQUET):
         return False
-    raise DataError(
-        f"{path.name} is of no known format: give a file that ends in {', '.join(_CSV + _PARQUET)}"
-    )
+    known = ", ".join(_CSV + _PARQUET)
+    raise DataError(f"{path.name} is of no known format: give a file that ends in {known}")
 
 
 def _open(path: Path) -> Any:
@@ -80,15 +75,14 @@ def _open(path: Path) -> Any:
         read = csv.ReadOptions(block_size=PIECE_BYTES, use_threads=False)
         with csv.open_csv(path, read_options=read) as reader:
             names = reader.schema.names
-        kinds = csv.ConvertOptions(
-            column_types=dict.fromkeys(names, arrow.string()),
-            null_values=_MISSING,
-            strings_can_be_null=True,
+        kinds = dict.fromkeys(names, arrow.string())
+        convert = csv.ConvertOptions(
+            column_types=kinds, null_values=_MISSING, strings_can_be_null=True
         )
-        return csv.open_csv(path, read_options=read, convert_options=kinds)
+        return csv.open_csv(path, read_options=read, convert_options=convert)
+    except DataError:
+        raise
     except (arrow.ArrowInvalid, arrow.ArrowKeyError, OSError) as error:
-        if isinstance(error, DataError):
-            raise
         raise _unreadable(path, error) from error
 
 

@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha1, sha256
 from importlib import import_module
 from importlib.resources import files
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from driftrate.data.h5ad import read_counts
-from driftrate.errors import ConfigError, DataError, MissingDependency
+from driftrate.data.h5ad import Counts, read_counts
+from driftrate.errors import ConfigError, DataError, MissingDependency, needs
 
 # The paper prints Rsp3 for Rps3.
 GENES = ("Pyy", "Meg3", "Malat1", "Gcg", "Gnas", "Actb", "Ghrl", "Rps3", "Ins2", "Hspa8")
@@ -126,10 +126,8 @@ class CellStream:
             if min(phase.shares) < 0 or abs(sum(phase.shares) - 1) > 1e-9 or phase.steps < 1:
                 raise ConfigError(f"a phase needs shares >= 0 of sum 1 and steps >= 1, got {phase}")
         if self.batch_size < 1 or not 0 <= self.jitter < 1:
-            raise ConfigError(
-                "a stream needs batch_size >= 1 and jitter in [0, 1),"
-                f" got {self.batch_size!r} and {self.jitter!r}"
-            )
+            got = f"got {self.batch_size!r} and {self.jitter!r}"
+            raise ConfigError(f"a stream needs batch_size >= 1 and jitter in [0, 1), {got}")
 
     @property
     def steps(self) -> int:
@@ -139,8 +137,7 @@ class CellStream:
     @property
     def shifts(self) -> tuple[int, ...]:
         """The steps, counted from 0, at which a new phase begins."""
-        ends = np.cumsum([phase.steps for phase in self.phases])
-        return tuple(int(end) for end in ends[:-1])
+        return tuple(np.cumsum([phase.steps for phase in self.phases])[:-1].tolist())
 
     def batches(
         self, seeds: Sequence[int]
@@ -207,22 +204,19 @@ def load_cells(
         Traceback (most recent call last):
         driftrate.errors.DataError: no cells at nowhere.h5ad: give scVelo's .h5ad file or a CSV...
     """
-    if path is not None:
-        found = _find(Path(path))
-        if found is None:
-            raise DataError(f"no cells at {path}: give scVelo's .h5ad file or a CSV of counts")
-        return _read(found)
-    found = _find(Path(os.environ.get("DRIFTRATE_DATA", "../shared/data")))
-    if found is not None:
-        return _read(found)
-    if not download:
-        return simulate_cells(note="no file of cells was found")
+    found = _find(
+        Path(os.environ.get("DRIFTRATE_DATA", "../shared/data") if path is None else path)
+    )
+    if found is None and path is not None:
+        raise DataError(f"no cells at {path}: give scVelo's .h5ad file or a CSV of counts")
+    missing = "no file of cells was found"
+    if found is None and not download:
+        return simulate_cells(missing)
     try:
-        fetched = _fetch(cache)
+        found = found or _fetch(cache)
     except (OSError, MissingDependency) as error:
-        kind = type(error).__name__
-        return simulate_cells(f"no file of cells was found and none could be downloaded ({kind})")
-    return _read(fetched)
+        return simulate_cells(f"{missing} and none could be downloaded ({type(error).__name__})")
+    return _read(found)
 
 
 def simulate_cells(note: str = "") -> Cells:
@@ -276,11 +270,9 @@ def _find(place: Path) -> Path | None:
 
 
 def _read(path: Path) -> Cells:
-    """Read a file, keep the four classes, scale every cell, draw what is blank."""
-    if path.name.endswith((".csv", ".csv.gz")):
-        counts, total, names = _read_csv(path)
-    else:
-        counts, total, names = read_counts(path, GENES, "clusters")
+    """Read a file, keep the four classes, scale every cell, draw blanks from its class."""
+    is_csv = path.name.endswith((".csv", ".csv.gz"))
+    counts, total, names = _read_csv(path) if is_csv else read_counts(path, GENES, "clusters")
     label = np.array([CLASSES.index(name) if name in CLASSES else -1 for name in names])
     for place, name in enumerate(CLASSES):
         if not (label == place).any():
@@ -291,33 +283,20 @@ def _read(path: Path) -> Cells:
         raise DataError(f"{path} has a cell without counts")
     expression = counts * MEDIAN_SIZE / total[:, None]
     measured = np.asarray(np.isfinite(expression).all(axis=1))
-    _impute(path, expression, label, measured)
-    blanks = int((~measured).sum())
-    source = f"{len(label):,} cells of {path.name}"
-    if blanks:
-        source += f" ({_BLANK} imputed for {blanks:,})"
-    return Cells(expression, label, measured, source)
-
-
-def _impute(
-    path: Path,
-    expression: npt.NDArray[np.float64],
-    label: npt.NDArray[np.int64],
-    measured: npt.NDArray[np.bool_],
-) -> None:
-    """Draw a blank expression from the measured cells of the same class."""
-    rng = np.random.default_rng(_IMPUTATION_SEED)
-    gene = GENES.index(_BLANK)
+    rng, gene = np.random.default_rng(_IMPUTATION_SEED), GENES.index(_BLANK)
     for place, name in enumerate(CLASSES):
         known, blank = (label == place) & measured, (label == place) & ~measured
         if blank.any() and not known.any():
             raise DataError(f"{path} has no {name} cell with {_BLANK} measured")
         expression[blank, gene] = rng.choice(expression[known, gene], blank.sum())
+    cells = Cells(expression, label, measured, f"{len(label):,} cells of {path.name}")
+    if cells.imputed:
+        source = f"{cells.source} ({_BLANK} imputed for {cells.imputed:,})"
+        cells = replace(cells, source=source)
+    return cells
 
 
-def _read_csv(
-    path: Path,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.str_]]:
+def _read_csv(path: Path) -> Counts:
     counts, total, names = [], [], []
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
@@ -340,7 +319,7 @@ def _read_csv(
     array = np.array(counts, dtype=np.float64).reshape(-1, len(GENES))
     if (array < 0).any() or np.isinf(array).any() or not np.isfinite(total).all():
         raise DataError(f"{path} has a negative or infinite count")
-    return array, np.array(total), np.array(names, dtype=np.str_)
+    return Counts(array, np.array(total), np.array(names, dtype=np.str_))
 
 
 def _blob(path: str | os.PathLike[str]) -> str:
@@ -351,13 +330,9 @@ def _blob(path: str | os.PathLike[str]) -> str:
 
 def _fetch(cache: str | os.PathLike[str] | None) -> Path:
     """Return the public file, downloaded where it is not yet kept or was damaged since."""
-    try:
+    with needs("downloading the cells", "paper"):
         pooch = import_module("pooch")
         import_module("h5py")  # asked for first: without it the file would be of no use
-    except ImportError as error:
-        raise MissingDependency(
-            "downloading the cells needs pooch and h5py: pip install 'driftrate[paper]'"
-        ) from error
     folder = Path(pooch.os_cache("driftrate") if cache is None else cache)
     kept = folder / FILES[0]
     if kept.is_file() and _blob(kept) != BLOB:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from driftrate.errors import DataError, MissingDependency
+from driftrate.errors import DataError, needs
 
 
 class Counts(NamedTuple):
@@ -32,21 +32,14 @@ def read_counts(path: Path, genes: Sequence[str], label: str) -> Counts:
         genes: The names of the genes, in the order wanted.
         label: The column of `obs` to return.
 
-    Returns:
-        The counts, totals and labels.
-
     Raises:
         DataError: Where the file is not HDF5, or lacks a gene, the column or raw counts.
 
     Reference:
         The on-disk format of AnnData, https://anndata.readthedocs.io.
     """
-    try:
+    with needs("reading an .h5ad file", "paper"):
         h5py = import_module("h5py")
-    except ImportError as error:
-        raise MissingDependency(
-            "reading an .h5ad file needs h5py: pip install 'driftrate[paper]'"
-        ) from error
     try:
         with h5py.File(path, "r") as file:
             for part in ("X", "obs", "var"):
@@ -71,17 +64,19 @@ def read_counts(path: Path, genes: Sequence[str], label: str) -> Counts:
     return Counts(counts, total, labels)
 
 
-def _text(values: Any) -> npt.NDArray[np.str_]:
-    rows = [value.decode() if isinstance(value, bytes) else str(value) for value in values]
-    return np.array(rows, dtype=np.str_)
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _texts(values: Any) -> npt.NDArray[np.str_]:
+    return np.array(list(map(_text, values)), dtype=np.str_)
 
 
 def _index(table: Any) -> list[str]:
     if hasattr(table, "dtype"):  # a compound dataset, as AnnData wrote before 0.7
-        fields = table.dtype.names or ()
-        name = "_index" if "_index" in fields else "index"
-        return list(map(str, _text(table[name])))
-    return list(map(str, _text(table[table.attrs.get("_index", "_index")][()])))
+        name = "_index" if "_index" in (table.dtype.names or ()) else "index"
+        return list(map(_text, table[name]))
+    return list(map(_text, table[table.attrs.get("_index", "_index")][()]))
 
 
 def _column(file: Any, name: str) -> npt.NDArray[np.str_] | None:
@@ -97,9 +92,9 @@ def _column(file: Any, name: str) -> npt.NDArray[np.str_] | None:
     else:
         values, categories = table[name]["codes"][()], table[name]["categories"]
     if categories is None:
-        return _text(values)
+        return _texts(values)
     # A code of -1 means that nothing is known; appended, it becomes the empty name.
-    return np.append(_text(categories[()]), "")[np.asarray(values, dtype=np.int64)]
+    return np.append(_texts(categories[()]), "")[np.asarray(values, dtype=np.int64)]
 
 
 def _matrix(
@@ -112,8 +107,7 @@ def _matrix(
         if dense.shape != shape:
             raise ValueError(f"X has shape {dense.shape}, obs and var say {shape}")
         return dense[:, places], dense.sum(axis=1)
-    kind = matrix.attrs.get("encoding-type", matrix.attrs.get("h5sparse_format", "csr"))
-    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+    kind = _text(matrix.attrs.get("encoding-type", matrix.attrs.get("h5sparse_format", "csr")))
     data = np.asarray(matrix["data"][()], dtype=np.float64)
     minor, pointer = matrix["indices"][()], matrix["indptr"][()]
     by_row = kind.startswith("csr")

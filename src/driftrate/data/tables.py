@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from driftrate.data import _columns
-from driftrate.data._columns import Column
 from driftrate.data._pieces import pieces, schema
 from driftrate.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from driftrate.data._columns import Column
 
 Floats = npt.NDArray[np.float64]
 # Whole numbers are taken for classes up to so many levels, and for a regression's target beyond.
@@ -79,6 +80,8 @@ class Table:
         yield x[order], y[order]
 
     def _encode(self, piece: Any, start: int) -> tuple[Floats, Floats, Floats]:
+        from driftrate.data import _columns
+
         y = _columns.targets(piece.column(self.target.name), self.target, self.classes, start)
         kept = ~np.isnan(y)
         x = np.empty((piece.num_rows, self.width))
@@ -128,23 +131,14 @@ def open_table(
         ([nan, 1.0, 0.0, 1.0], [0.0, 1.0, 1.0])
     """
     place = Path(path)
-    names = schema(place)
-    stat = place.stat()
-    return _open(place, tuple(names), target, time, kind, stat.st_size, stat.st_mtime_ns)
+    names, stat = tuple(schema(place)), place.stat()
+    return _open(place, (stat.st_size, stat.st_mtime_ns), names, target, time, kind)
 
 
 @lru_cache(maxsize=32)
-def _open(
-    path: Path,
-    names: tuple[str, ...],
-    target: str | None,
-    time: str | None,
-    kind: str | None,
-    size: int,
-    modified: int,
-) -> Table:
+def _open(path: Path, stamp: tuple[int, int], *what: Any) -> Table:
     """Scan a file once; size and modification time are there for the cache alone."""
-    return scan_table(path.name, lambda: pieces(path), names, target, time, kind)
+    return scan_table(path.name, lambda: pieces(path), *what)
 
 
 def scan_table(
@@ -155,18 +149,10 @@ def scan_table(
     time: str | None = None,
     kind: str | None = None,
 ) -> Table:
-    """Look through Arrow record batches and say what they hold.
+    """Look through Arrow record batches and say what they hold, as `open_table` does.
 
-    Args:
-        name: What errors call the table.
-        read: Yields the batches, each with the number of rows before it; called twice or more.
-        names: The names of the columns.
-        target: As `open_table` takes it.
-        time: As `open_table` takes it.
-        kind: As `open_table` takes it.
-
-    Returns:
-        The table.
+    `read` yields the batches, each with the number of rows before it, and is called twice or more;
+    `name` is what errors call the table.
     """
     if target is None:
         raise ConfigError(f"{name}: name the column to predict; columns are {_list(names)}")
@@ -175,6 +161,8 @@ def scan_table(
             raise ConfigError(f"{name} has no {what} column {column!r}; it has {_list(names)}")
     if time == target:
         raise ConfigError(f"{name}: time and target are both {target!r}; they must differ")
+    from driftrate.data import _columns
+
     scanners = [_columns.Scanner(column) for column in names if column not in (target, time)]
     if not scanners:
         raise DataError(f"{name} has no column besides target and time: nothing to learn from")
@@ -200,14 +188,7 @@ def scan_table(
 
 
 def fingerprint(path: str | Path) -> str:
-    """Return a hash of a file's bytes.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Sixteen hexadecimal digits.
-    """
+    """Return a hash of a file's bytes, sixteen hexadecimal digits."""
     place = Path(path)
     try:
         stat = place.stat()

@@ -30,6 +30,7 @@ RISE = 0.05  # octaves per step, while the fastest copy carries the pool
 STEADY = 0.02  # least mean of sqrt|Δs/s|, s = ‖g‖²: if s never varied, anything would be a jump
 OLDEST = 1000.0  # steps: the count serves running means alone
 LN2 = log(2.0)
+_ZEROS = ("along", "curved", "level", "noise", "last", "grad_sq", "rate", "count")
 
 
 @dataclass(frozen=True)
@@ -122,16 +123,9 @@ class HedgedSGD:
             "octaves": octaves,
             "losses": xp.zeros_like(octaves),
             "direction": directions[..., 0, :],
-            "along": one,
-            "curved": one + 0.0,
-            "level": one + 0.0,
-            "noise": one + 0.0,
             "pulls": xp.zeros_like(octaves),
-            "last": one + 0.0,
             "change": one + 0.7,
-            "grad_sq": one + 0.0,
-            "rate": one + 0.0,
-            "count": one + 0.0,
+            **{name: xp.zeros_like(one) for name in _ZEROS},
         }
 
     def mixture(self, state: State) -> Array:
@@ -152,12 +146,12 @@ class HedgedSGD:
             An array of shape (..., copies + 2, dim): the mixture, the copies from the fastest to
             the slowest, and the probe of curvature.
         """
-        xp = array_namespace(state["mixture"])
-        mixture = state["mixture"]
+        mixture, xp = state["mixture"], array_namespace(state["mixture"])
         probe = mixture + _width(xp, mixture)[..., None] * state["direction"]
         rows = [mixture[..., None, :], state["weights"], probe[..., None, :]]
         return xp.concat(rows, axis=-2)
 
+    @np.errstate(all="ignore")  # what is not finite is found, and left out
     def update(
         self,
         state: State,
@@ -177,19 +171,14 @@ class HedgedSGD:
         Returns:
             The next state.
         """
-        self._check(state, losses, gradients)
-        with np.errstate(all="ignore"):  # what is not finite is found below, and left out
-            return self._advance(state, losses, gradients, project)
-
-    def _advance(
-        self,
-        state: State,
-        losses: Array,
-        gradients: Array,
-        project: Callable[[Array], Array] | None,
-    ) -> State:
-        xp, mixer = array_namespace(state["shares"]), self.mixer
-        octaves = state["octaves"]
+        want = (*state["shares"].shape[:-1], self.copies + 2)
+        dim = state["mixture"].shape[-1]
+        if tuple(losses.shape) != want or tuple(gradients.shape) != (*want, dim):
+            raise SignalError(
+                f"HedgedSGD.update needs losses {want} and gradients {(*want, dim)} at"
+                f" members(state), got {tuple(losses.shape)} and {tuple(gradients.shape)}"
+            )
+        xp, mixer, octaves = array_namespace(state["shares"]), self.mixer, state["octaves"]
         speed = _speed(xp, octaves)
         trusted, screened, surprise = _screen(xp, state, losses[..., 0], gradients[..., 0, :])
         jump = mixer.jump(surprise, state["shares"], speed)
@@ -253,22 +242,7 @@ class HedgedSGD:
 
     def _start(self) -> State:
         """Return what `load` takes for the keys of a state."""
-        return dict.fromkeys(_KEYS, 0.0)
-
-    def _check(self, state: State, losses: Array, gradients: Array) -> None:
-        want = (*state["shares"].shape[:-1], self.copies + 2)
-        dim = state["mixture"].shape[-1]
-        if tuple(losses.shape) != want or tuple(gradients.shape) != (*want, dim):
-            raise SignalError(
-                f"HedgedSGD.update needs losses {want} and gradients {(*want, dim)} at"
-                f" members(state), got {tuple(losses.shape)} and {tuple(gradients.shape)}"
-            )
-
-
-_KEYS = (
-    "weights", "mixture", "shares", "octaves", "losses", "direction", "along", "curved", "level",
-    "noise", "pulls", "last", "change", "grad_sq", "rate", "count",
-)  # fmt: skip
+        return dict.fromkeys(self.init(np.zeros(1)), 0.0)
 
 
 def _norm(xp: Any, vectors: Array) -> Array:

@@ -16,6 +16,7 @@ from driftrate.schedules.base import State
 
 Floats = NDArray[np.float64]
 _LEAST = negligible(np, np.zeros(()))
+_ARRAYS = ("shares", "octaves", "losses", "pulls", "direction")
 _EPS = float(np.finfo(np.float64).eps) ** (1 / 3)
 
 
@@ -54,9 +55,8 @@ class FastHedgedSGD:
         self.points[0], self.points[1:-1] = state["mixture"], state["weights"]
         self.flat = self.points[1:-1].reshape(-1)
         self.gradients = np.empty_like(self.points)
-        self.shares, self.octaves = state["shares"].copy(), state["octaves"].copy()
-        self.losses, self.pulls = state["losses"].copy(), state["pulls"].copy()
-        self.direction = state["direction"].copy()
+        arrays = (state[name].copy() for name in _ARRAYS)
+        self.shares, self.octaves, self.losses, self.pulls, self.direction = arrays
         self.scalars = {name: float(value) for name, value in state.items() if value.ndim == 0}
         self.place = np.linspace(0.0, 1.0, copies)
         # What a copy gives to its neighbours and loses; the ends keep half of it.
@@ -73,18 +73,10 @@ class FastHedgedSGD:
     @property
     def state(self) -> State:
         """The state, as `HedgedSGD` itself has it."""
-        arrays = {
-            "weights": self.points[1:-1],
-            "mixture": self.points[0],
-            "shares": self.shares,
-            "octaves": self.octaves,
-            "losses": self.losses,
-            "pulls": self.pulls,
-            "direction": self.direction,
-        }
-        return {
-            **{name: array.copy() for name, array in arrays.items()},
-            **{name: np.asarray(value) for name, value in self.scalars.items()},
+        arrays = {"weights": self.points[1:-1], "mixture": self.points[0]}
+        arrays |= {name: getattr(self, name) for name in _ARRAYS}
+        return {name: array.copy() for name, array in arrays.items()} | {
+            name: np.asarray(value) for name, value in self.scalars.items()
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,12 +84,11 @@ class FastHedgedSGD:
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         if saved["version"] != HedgedSGD.version:
-            raise StateError(
-                f"the saved pool is of version {saved['version']!r}; this driftrate reads version"
-                f" {HedgedSGD.version}"
-            )
+            known = f"this driftrate reads version {HedgedSGD.version}"
+            raise StateError(f"the saved pool is of version {saved['version']!r}; {known}")
         self.__init__(saved["rule"], saved["state"])  # type: ignore[misc]
 
+    @np.errstate(all="ignore")  # what is not finite is found, and left out
     def update(self, losses: Floats, gradients: Floats) -> None:
         """Take one step with every copy and mix anew.
 
@@ -105,13 +96,8 @@ class FastHedgedSGD:
             losses: The batch loss at `points`, of shape (copies + 2,).
             gradients: The batch gradients there, of shape (copies + 2, dim); overwritten.
         """
-        with np.errstate(all="ignore"):  # what is not finite is found below, and left out
-            self._advance(losses, gradients)
-
-    def _advance(self, losses: Floats, gradients: Floats) -> None:
         now, loss, own = self.scalars, float(losses[0]), losses[1:-1]
-        gradient = gradients[0]
-        square = float(gradient @ gradient)
+        square = float(gradients[0] @ gradients[0])
         powers = np.exp(hedged.LN2 * self.octaves)
         jump = self._screen(loss, square, powers)
         if jump is None:

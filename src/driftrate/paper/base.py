@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
+
 from driftrate.schedules import LinearRate
 
 if TYPE_CHECKING:
@@ -37,30 +39,19 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Context:
-    """What a user may choose about a reproduction.
+    """What a user may choose about a reproduction."""
 
-    Args:
-        seeds: How many seeds each experiment runs.
-        data: A file of cells for Figure 6, or None to look for one.
-    """
-
-    seeds: int = 32
-    data: str | None = None
+    seeds: int = 32  # of each experiment
+    data: str | None = None  # a file of cells for Figure 6, or None to look for one
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an experiment that is computed and stored by itself.
+    """A part of an experiment that is computed and stored by itself."""
 
-    Args:
-        name: Its name within the figure, which is also that of its table.
-        key: All that determines its result besides the code, in words.
-        compute: Computes it; picklable, so that another process can.
-    """
-
-    name: str
-    key: str
-    compute: Callable[[], pa.Table]
+    name: str  # within the figure; also that of its table
+    key: str  # all that determines its result besides the code, in words
+    compute: Callable[[], pa.Table]  # picklable, so that another process can call it
 
 
 class Figure(Protocol):
@@ -76,6 +67,13 @@ class Figure(Protocol):
         """Draw the picture."""
 
 
+def chase(weights: Any, path: Any, **columns: Any) -> pa.Table:
+    """Return the first two coordinates of a learner (..., steps, dim) and of its target."""
+    (x, y), (target_x, target_y) = (np.moveaxis(way[..., :2], -1, 0) for way in (weights, path))
+    step = np.arange(1, len(path) + 1)
+    return table(step=step, x=x, y=y, target_x=target_x, target_y=target_y, **columns)
+
+
 def table(**columns: Any) -> pa.Table:
     """Return a table of columns; scalars are repeated.
 
@@ -83,7 +81,6 @@ def table(**columns: Any) -> pa.Table:
         >>> table(rate=0.1, step=[1, 2]).to_pylist()
         [{'rate': 0.1, 'step': 1}, {'rate': 0.1, 'step': 2}]
     """
-    import numpy as np
     import pyarrow as pa
 
     arrays = np.broadcast_arrays(*(np.asarray(column) for column in columns.values()))

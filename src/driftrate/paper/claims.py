@@ -9,9 +9,11 @@ import numpy as np
 
 from driftrate.paper import figure1, figure2, figure4, figure5, statements
 from driftrate.paper.base import NOISE_READINGS, Tables, Verdict
-from driftrate.paper.claim import Claim, Found
+from driftrate.paper.claim import Claims, Found
 from driftrate.paper.figure6 import claims as figure6_claims
 from driftrate.paper.style import columns
+
+CLAIMS = Claims()
 
 
 def _share(good: int, total: int) -> Verdict:
@@ -23,16 +25,22 @@ def _error(values: Any) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
+@CLAIMS.add(
+    "figure1",
+    "Figure 1",
+    "Larger constant rates can have less regret, until they diverge.",
+    "at each noise level, mean regret falls by over two standard errors from rate to rate;"
+    " holds if so at all levels tried",
+)
 def _larger_rates(tables: Tables) -> Found:
-    """The claim holds at a noise level if regret falls by two standard errors from rate to rate."""
+    def falls(a: Any, b: Any) -> bool:
+        return bool(np.mean(a) - np.mean(b) > 2 * np.hypot(_error(a), _error(b)))
+
     good = []
     for noise in figure1.NOISES:
         rate, regret = columns(tables[f"regret-{noise:g}"], "rate", "regret")
         runs = [regret[rate == value] for value in figure1.RATES]
-        falls = [
-            np.mean(a) - np.mean(b) > 2 * np.hypot(_error(a), _error(b)) for a, b in pairwise(runs)
-        ]
-        if all(falls):
+        if all(falls(a, b) for a, b in pairwise(runs)):
             good.append(noise)
     rate, regret = columns(tables[f"regret-{figure1.DRAWN:g}"], "rate", "regret")
     low, high = (regret[rate == value] for value in (figure1.RATES[0], figure1.RATES[-1]))
@@ -45,42 +53,52 @@ def _larger_rates(tables: Tables) -> Found:
     return _share(len(good), len(figure1.NOISES)), text
 
 
+@CLAIMS.add(
+    "figure2",
+    "Figure 2, left",
+    "At a jump the rate goes up, and it comes down after it.",
+    "in every episode the first rate exceeds the last one of the episode before, and no rate"
+    " exceeds the one before it",
+)
 def _restarts(tables: Tables) -> Found:
-    jump, error, step, rate = columns(tables["bursty"], "jump", "error", "step", "rate")
-    good = total = 0
-    ratios = []
+    jump, error, rate = columns(tables["bursty"], "jump", "error", "rate")
+    good, ratios = 0, []
     for size in figure2.JUMPS:
         for first in figure2.ERRORS:
             line = rate[(jump == size) & (error == first)]
             for begin in range(figure2.EPISODE, len(line), figure2.EPISODE):
                 episode = line[begin : begin + figure2.EPISODE]
-                rises = episode[0] > line[begin - 1]
                 decays = bool(np.all(np.diff(episode) <= 0)) and episode[-1] < episode[0]
-                good += rises and decays
-                total += 1
+                good += episode[0] > line[begin - 1] and decays
                 ratios.append(episode[0] / line[begin - 1])
-    del step
-    text = (
-        f"{good} of {total} episodes; a jump lifts the rate {np.median(ratios):.1f}-fold (median)"
-    )
-    return _share(good, total), text
+    lift = f"a jump lifts the rate {np.median(ratios):.1f}-fold (median)"
+    return _share(good, len(ratios)), f"{good} of {len(ratios)} episodes; {lift}"
 
 
+@CLAIMS.add(
+    "figure2",
+    "Figure 2, right",
+    "The more shift (the smaller α), the larger the rate.",
+    "for neighbouring α the rates are ordered at every step",
+)
 def _exponents(tables: Tables) -> Found:
     alpha, error, rate = columns(tables["smooth"], "alpha", "error", "rate")
-    good, total = 0, 0
+    ordered = []
     for first in figure2.ERRORS:
         lines = [rate[(alpha == value) & (error == first)] for value in figure2.EXPONENTS]
-        for more, less in pairwise(lines):
-            good += bool(np.all(more >= less))
-            total += 1
-    ends = [rate[(alpha == a) & (error == figure2.ERRORS[0])][-1] for a in figure2.EXPONENTS]
-    text = f"rate at step {figure2.STEPS}: " + ", ".join(
-        f"{end:.3f} (α = {a:g})" for a, end in zip(figure2.EXPONENTS, ends, strict=True)
-    )
-    return _share(good, total), text
+        ordered += [bool(np.all(more >= less)) for more, less in pairwise(lines)]
+    ends = {a: rate[(alpha == a) & (error == figure2.ERRORS[0])][-1] for a in figure2.EXPONENTS}
+    text = ", ".join(f"{end:.3f} (α = {a:g})" for a, end in ends.items())
+    return _share(sum(ordered), len(ordered)), f"rate at step {figure2.STEPS}: {text}"
 
 
+@CLAIMS.add(
+    "figure3",
+    "Figure 3, Lemma 3.6",
+    "Without shift the rate falls as 1/t.",
+    "the slope of log rate in log t over the last decade is -1 within 0.05, and the schedule"
+    " follows the corrected lemma to 0.1 %",
+)
 def _tail(tables: Tables) -> Found:
     step, rate, lemma = columns(tables["trajectory"], "step", "rate", "rate_lemma")
     late = step >= step.max() / 10
@@ -90,20 +108,31 @@ def _tail(tables: Tables) -> Found:
     return verdict, f"slope {slope:.3f} over the last decade; off the corrected lemma by {gap:.1e}"
 
 
+@CLAIMS.add(
+    "figure4",
+    "Figure 4",
+    "The coarser the path's steps, the more the rate oscillates.",
+    "the mean range of the rate within 16 steps grows with ℓ, for both readings of 0.1",
+)
 def _oscillation(tables: Tables) -> Found:
     good, text = 0, []
     for reading in NOISE_READINGS:
         swings = [figure4.swing(tables, hold, reading) for hold in figure4.HOLDS]
         good += swings == sorted(swings) and swings[0] < swings[-1]
         text.append(" < ".join(f"{s:.4f}" for s in swings))
-    measured = (
-        f"mean range of the rate within 16 steps for ℓ = 1, 4, 16: {text[0]} (0.1 a deviation),"
-    )
-    return _share(good, len(NOISE_READINGS)), f"{measured} {text[1]} (a variance)"
+    measured = f"{text[0]} (0.1 a deviation), {text[1]} (a variance)"
+    measured = f"mean range of the rate within 16 steps for ℓ = 1, 4, 16: {measured}"
+    return _share(good, len(NOISE_READINGS)), measured
 
 
+@CLAIMS.add(
+    "figure5",
+    "Figure 5",
+    "Regret rises, levels off and rises again, for every d.",
+    "for each d, model and reading of 0.1, regret grows in the middle tenth of the run at less"
+    " than a quarter of the pace of the first and of the last fifth",
+)
 def _rise_level_rise(tables: Tables) -> Found:
-    """Compare the growth in the middle tenth with that of the first and last fifth."""
     good, worst = 0, 0.0
     cases = [(k, r, d) for k in figure5.KINDS for r in NOISE_READINGS for d in figure5.DIMS]
     for kind, reading, dim in cases:
@@ -114,28 +143,17 @@ def _rise_level_rise(tables: Tables) -> Found:
         ratio = float(middle / min(first, last))
         good += ratio < 0.25
         worst = max(worst, ratio)
-    text = (
-        f"{good} of {len(cases)} cases; at the origin {worst:.3f} of the pace at the ends, or less"
-    )
-    return _share(good, len(cases)), text
+    text = f"at the origin {worst:.3f} of the pace at the ends, or less"
+    return _share(good, len(cases)), f"{good} of {len(cases)} cases; {text}"
 
 
-def _logistic_adapts(tables: Tables) -> Found:
-    """The rule adapts at a dimension if its rate varies by more than five percent over the run."""
-    spans = {}
-    for dim in figure5.DIMS:
-        method, rate = columns(tables[f"logistic-deviation-{dim}"], "method", "rate")
-        rates = rate[method == "the paper's rule"]
-        spans[dim] = (float(rates.min()), float(rates.max()))
-    good = sum(high / low > 1.05 for low, high in spans.values())
-    low, high = min(s[0] for s in spans.values()), max(s[1] for s in spans.values())
-    return _share(
-        good, len(spans)
-    ), f"all rates of all runs lie in [{low:.2f}, {high:.2f}]; 1/L is 4"
-
-
+@CLAIMS.add(
+    "figure5",
+    "Theorem 3.3 and Figure 5",
+    "Algorithm 1 is optimal: no constant rate does better on the spiral.",
+    "mean regret below that of the best constant rate in hindsight, for each d",
+)
 def _beats_constants(tables: Tables) -> Found:
-    """At a dimension, the rule wins if its mean regret is below that of the best constant rate."""
     good, ratios = 0, []
     for dim in figure5.DIMS:
         ours, best = (
@@ -148,6 +166,30 @@ def _beats_constants(tables: Tables) -> Found:
     return _share(good, len(figure5.DIMS)), text
 
 
+@CLAIMS.add(
+    "figure5",
+    "Section 6.1 and Proposition 4.3",
+    "On the logistic stream the convex rule adapts its rate to the shift.",
+    "for each d, the rates of the run vary by more than 5 %",
+)
+def _logistic_adapts(tables: Tables) -> Found:
+    spans = {}
+    for dim in figure5.DIMS:
+        method, rate = columns(tables[f"logistic-deviation-{dim}"], "method", "rate")
+        rates = rate[method == "the paper's rule"]
+        spans[dim] = (float(rates.min()), float(rates.max()))
+    good = sum(high / low > 1.05 for low, high in spans.values())
+    low, high = min(s[0] for s in spans.values()), max(s[1] for s in spans.values())
+    text = f"all rates of all runs lie in [{low:.2f}, {high:.2f}]; 1/L is 4"
+    return _share(good, len(spans)), text
+
+
+@CLAIMS.add(
+    "statements",
+    "Remark 4.5 and Sections 3 and 5",
+    "All three schedules increase with the shift.",
+    "over 61 shifts no rate falls; strict where under a quarter of them leave it as it was",
+)
 def _monotone(tables: Tables) -> Found:
     name, rate = columns(tables["monotone"], "schedule", "rate")
     names = list(dict.fromkeys(name))
@@ -161,6 +203,13 @@ def _monotone(tables: Tables) -> Found:
     return _share(good, 2 * len(names)), text
 
 
+@CLAIMS.add(
+    "statements",
+    "Theorems 4.2 and 4.7",
+    "Upper and lower regret bounds enclose the regret and differ by constants.",
+    "mean regret lies between the bounds within three standard errors, and their ratio is at"
+    " most 2 L/μ",
+)
 def _bounds(tables: Tables) -> Found:
     good, text = 0, []
     for condition in statements.CONDITIONS:
@@ -173,6 +222,12 @@ def _bounds(tables: Tables) -> Found:
     return _share(good, len(statements.CONDITIONS)), "upper over lower: " + ", ".join(text)
 
 
+@CLAIMS.add(
+    "statements",
+    "Proposition 3.1",
+    "SGD follows the SDE as ε → 0.",
+    "the slope of the median sup error in ε is at least 1/2, within three jackknife errors",
+)
 def _sde(tables: Tables) -> Found:
     eps, seed, gap = columns(tables["sde"], "eps", "seed", "gap")
     order = np.lexsort((seed, eps))
@@ -186,20 +241,30 @@ def _sde(tables: Tables) -> Found:
     spread = float(np.sqrt(15.0) * np.std(groups))  # jackknife over sixteen groups
     found = slope(gaps)
     verdict: Verdict = "holds" if found + 3 * spread >= 0.5 else "does not hold"
-    return (
-        verdict,
-        f"the median gap falls as ε^{found:.2f} ± {spread:.2f} (the bound: at least 1/2)",
-    )
+    text = f"the median gap falls as ε^{found:.2f} ± {spread:.2f} (the bound: at least 1/2)"
+    return verdict, text
 
 
+@CLAIMS.add(
+    "statements",
+    "Algorithm 1",
+    "Algorithm 1 as printed moves the rate at all.",
+    "some rate is above 0 when v starts at 0 as printed",
+)
 def _printed(tables: Tables) -> Found:
     (rate,) = columns(tables["printed"], "rate")
     verdict: Verdict = "holds" if rate.max() > 0 else "does not hold"
     return verdict, f"started at v = 0, the largest of {len(rate)} rates is {rate.max():g}"
 
 
+@CLAIMS.add(
+    "statements",
+    "Remarks 3.5 and 4.4",
+    "The moving average of step lengths is a usable estimate of the shift.",
+    "on each of four paths, regret at most 1.5 times that with the true shift, and the rate"
+    " leaves its cap at least one step in twenty",
+)
 def _estimate(tables: Tables) -> Found:
-    """On a path it is usable if it costs at most half again, and is not a constant in disguise."""
     path, guide, capped, regret = columns(tables["guides"], "path", "guide", "capped", "regret")
     good, text = 0, []
     names = list(dict.fromkeys(path))
@@ -207,122 +272,9 @@ def _estimate(tables: Tables) -> Found:
         told, ours = (regret[(path == name) & (guide == g)].mean() for g in statements.GUIDES[:2])
         at_cap = capped[(path == name) & (guide == statements.GUIDES[1])].mean()
         good += bool(ours <= 1.5 * told and at_cap < 0.95)
-        text.append(
-            f"{name}: {ours / told:.2f} times the regret, at the cap {at_cap:.0%} of the time"
-        )
+        cost = f"{name}: {ours / told:.2f} times the regret"
+        text.append(f"{cost}, at the cap {at_cap:.0%} of the time")
     return _share(good, len(names)), "; ".join(text)
 
 
-CLAIMS = (
-    Claim(
-        "larger-rates",
-        "Larger constant rates can have less regret, until they diverge.",
-        "Figure 1",
-        "figure1",
-        "at each noise level, mean regret falls by over two standard errors from rate to rate;"
-        " holds if so at all levels tried",
-        _larger_rates,
-    ),
-    Claim(
-        "restarts",
-        "At a jump the rate goes up, and it comes down after it.",
-        "Figure 2, left",
-        "figure2",
-        "in every episode the first rate exceeds the last one of the episode before, and no rate"
-        " exceeds the one before it",
-        _restarts,
-    ),
-    Claim(
-        "exponents",
-        "The more shift (the smaller α), the larger the rate.",
-        "Figure 2, right",
-        "figure2",
-        "for neighbouring α the rates are ordered at every step",
-        _exponents,
-    ),
-    Claim(
-        "tail",
-        "Without shift the rate falls as 1/t.",
-        "Figure 3, Lemma 3.6",
-        "figure3",
-        "the slope of log rate in log t over the last decade is -1 within 0.05, and the schedule"
-        " follows the corrected lemma to 0.1 %",
-        _tail,
-    ),
-    Claim(
-        "oscillation",
-        "The coarser the path's steps, the more the rate oscillates.",
-        "Figure 4",
-        "figure4",
-        "the mean range of the rate within 16 steps grows with ℓ, for both readings of 0.1",
-        _oscillation,
-    ),
-    Claim(
-        "rise-level-rise",
-        "Regret rises, levels off and rises again, for every d.",
-        "Figure 5",
-        "figure5",
-        "for each d, model and reading of 0.1, regret grows in the middle tenth of the run at less"
-        " than a quarter of the pace of the first and of the last fifth",
-        _rise_level_rise,
-    ),
-    Claim(
-        "beats-constants",
-        "Algorithm 1 is optimal: no constant rate does better on the spiral.",
-        "Theorem 3.3 and Figure 5",
-        "figure5",
-        "mean regret below that of the best constant rate in hindsight, for each d",
-        _beats_constants,
-    ),
-    Claim(
-        "logistic-adapts",
-        "On the logistic stream the convex rule adapts its rate to the shift.",
-        "Section 6.1 and Proposition 4.3",
-        "figure5",
-        "for each d, the rates of the run vary by more than 5 %",
-        _logistic_adapts,
-    ),
-    Claim(
-        "monotone",
-        "All three schedules increase with the shift.",
-        "Remark 4.5 and Sections 3 and 5",
-        "statements",
-        "over 61 shifts no rate falls; strict where under a quarter of them leave it as it was",
-        _monotone,
-    ),
-    Claim(
-        "bounds",
-        "Upper and lower regret bounds enclose the regret and differ by constants.",
-        "Theorems 4.2 and 4.7",
-        "statements",
-        "mean regret lies between the bounds within three standard errors, and their ratio is at"
-        " most 2 L/μ",
-        _bounds,
-    ),
-    Claim(
-        "sde",
-        "SGD follows the SDE as ε → 0.",
-        "Proposition 3.1",
-        "statements",
-        "the slope of the median sup error in ε is at least 1/2, within three jackknife errors",
-        _sde,
-    ),
-    Claim(
-        "printed",
-        "Algorithm 1 as printed moves the rate at all.",
-        "Algorithm 1",
-        "statements",
-        "some rate is above 0 when v starts at 0 as printed",
-        _printed,
-    ),
-    Claim(
-        "estimate",
-        "The moving average of step lengths is a usable estimate of the shift.",
-        "Remarks 3.5 and 4.4",
-        "statements",
-        "on each of four paths, regret at most 1.5 times that with the true shift, and the rate"
-        " leaves its cap at least one step in twenty",
-        _estimate,
-    ),
-    *figure6_claims.CLAIMS,
-)
+CLAIMS += figure6_claims.CLAIMS

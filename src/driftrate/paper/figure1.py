@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from driftrate.paper import style
-from driftrate.paper.base import Context, Piece, Tables, quiet, table
+from driftrate.paper.base import Context, Piece, Tables, chase, quiet, table
 from driftrate.schedules import ConstantRate
 from driftrate.simulation import Record, simulate
 from driftrate.streams import LinearStream, warmup_spiral
@@ -45,15 +45,7 @@ def _trajectory() -> pa.Table:
     rules = [ConstantRate(rate) for rate in RATES]
     runs = simulate(stream, rules, seeds=1, seed=1, record=Record(weights=True))
     weights = np.concatenate([cast(Any, run.weights) for run in runs])
-    step = np.arange(1, len(path) + 1)
-    return table(
-        rate=np.array(RATES)[:, None],
-        step=step,
-        x=weights[..., 0],
-        y=weights[..., 1],
-        target_x=path[:, 0],
-        target_y=path[:, 1],
-    )
+    return chase(weights, path, rate=np.array(RATES)[:, None])
 
 
 def pieces(context: Context) -> list[Piece]:
@@ -86,11 +78,10 @@ def draw(tables: Tables) -> Picture:
         panel.plot(x[stops], y[stops], "s", color=colours[value], ms=4.5, mec="white", mew=0.6)
         panel.set(title=f"η = {value:g}", aspect="equal", xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
     last = axes[0, -1]
-    names = ("noise", "rate", "regret")
     for value in RATES:
         mean, spread = [], []
         for noise in NOISES:
-            _, rates, regret = style.columns(tables[f"regret-{noise:g}"], *names)
+            rates, regret = style.columns(tables[f"regret-{noise:g}"], "rate", "regret")
             found = regret[rates == value]
             mean.append(found.mean())
             spread.append(found.std() / np.sqrt(len(found)))

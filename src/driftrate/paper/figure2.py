@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,30 +38,27 @@ def rates(shifts: np.ndarray, error: float, kappa: float = 0.01) -> np.ndarray:
 
 
 def _bursty() -> pa.Table:
-    step = np.arange(1, STEPS + 1)
-    rows = [
-        (error, jump, rates(np.where((step - 1) % EPISODE == 0, jump, 0.0), error))
-        for error in ERRORS
-        for jump in JUMPS
-    ]
-    error, jump, rate = (np.array(column) for column in zip(*rows, strict=True))
-    return table(error=error[:, None], jump=jump[:, None], step=step, rate=rate)
+    shifts = [np.where(np.arange(STEPS) % EPISODE == 0, jump, 0.0) for jump in JUMPS]
+    return _all_rates(shifts, jump=np.array(JUMPS)[:, None])
 
 
 def _smooth() -> pa.Table:
-    step = np.arange(1, STEPS + 1)
-    before = np.where(step > 1, step - 1, np.inf)  # the rate of step t knows γ_{t-1}
-    rows = [(error, alpha, rates(before**-alpha, error)) for error in ERRORS for alpha in EXPONENTS]
-    error, alpha, rate = (np.array(column) for column in zip(*rows, strict=True))
-    return table(error=error[:, None], alpha=alpha[:, None], step=step, rate=rate)
+    before = np.array([np.inf, *range(1, STEPS)])  # the rate of step t knows γ_{t-1}
+    return _all_rates([before**-a for a in EXPONENTS], alpha=np.array(EXPONENTS)[:, None])
+
+
+def _all_rates(shifts: list[np.ndarray], **kind: np.ndarray) -> pa.Table:
+    error, step = np.array(ERRORS)[:, None, None], np.arange(1, STEPS + 1)
+    rate = np.array([[rates(row, first) for row in shifts] for first in ERRORS])
+    return table(error=error, step=step, rate=rate, **kind)
 
 
 def pieces(context: Context) -> list[Piece]:
     """List what is to be computed: nothing here is random."""
     del context
     return [
-        Piece("bursty", f"jumps {JUMPS}, errors {ERRORS}", partial(_bursty)),
-        Piece("smooth", f"exponents {EXPONENTS}, errors {ERRORS}", partial(_smooth)),
+        Piece("bursty", f"jumps {JUMPS}, errors {ERRORS}", _bursty),
+        Piece("smooth", f"exponents {EXPONENTS}, errors {ERRORS}", _smooth),
     ]
 
 
@@ -73,19 +69,12 @@ def draw(tables: Tables) -> Picture:
     panels = ((left, "bursty", "jump", "s", JUMPS), (right, "smooth", "alpha", "α", EXPONENTS))
     for axes, name, field, symbol, values in panels:
         key, error, step, rate = style.columns(tables[name], field, "error", "step", "rate")
-        colours = style.ramp(len(values))
-        for value, colour in zip(
-            values, colours if field == "jump" else colours[::-1], strict=True
-        ):
-            for first in ERRORS:
+        colours = style.ramp(len(values))[:: 1 if field == "jump" else -1]
+        for value, colour in zip(values, colours, strict=True):
+            looks = {"label": f"{symbol} = {value:g}"}, {"linestyle": (0, (1, 1.2))}
+            for first, look in zip(ERRORS, looks, strict=True):
                 rows = (key == value) & (error == first)
-                axes.plot(
-                    step[rows],
-                    rate[rows],
-                    color=colour,
-                    linestyle="-" if first == ERRORS[0] else (0, (1, 1.2)),
-                    label=f"{symbol} = {value:g}" if first == ERRORS[0] else None,
-                )
+                axes.plot(step[rows], rate[rows], color=colour, **look)
         axes.set(xlabel="step t", ylabel="rate η", ylim=(0, 1.08 * CAP))
         style.legend(axes, ncols=len(values))
     left.set_title(f"bursty shifts (dotted: v₀ = {ERRORS[1]:g} instead of {ERRORS[0]:g})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,8 +36,7 @@ def _trajectory() -> pa.Table:
         rows.append((state["v"], eta))
     v, rate = np.array(rows).T
     step = np.arange(1, STEPS + 1)
-    exact = no_shift(CAP * step, START, A, B)
-    asymptote = tail(CAP * step, START, A, B)
+    exact, asymptote = (law(CAP * step, START, A, B) for law in (no_shift, tail))
     return table(
         step=step,
         v=v,
@@ -53,31 +51,22 @@ def _trajectory() -> pa.Table:
 def pieces(context: Context) -> list[Piece]:
     """List what is to be computed: nothing here is random."""
     del context
-    return [Piece("trajectory", f"cap {CAP}, a {A}, b {B}, start {START}", partial(_trajectory))]
+    return [Piece("trajectory", f"cap {CAP}, a {A}, b {B}, start {START}", _trajectory)]
 
 
 @style.styled
 def draw(tables: Tables) -> Picture:
     """Draw ṽ and the rate, on axes that make a 1/t tail a straight line."""
     figure, ((left, right),) = style.canvas(1, 2)
-    names = ("step", "v", "rate", "v_lemma", "rate_lemma", "v_tail", "rate_tail")
-    step, v, rate, v_lemma, rate_lemma, v_tail, rate_tail = style.columns(
-        tables["trajectory"], *names
-    )
     dots = np.unique(np.geomspace(1, STEPS, 40).astype(int)) - 1
-    panels = ((left, v, v_lemma, v_tail, "ṽ"), (right, rate, rate_lemma, rate_tail, "rate η"))
-    for axes, found, lemma, line, label in panels:
+    for axes, name, label in ((left, "v", "ṽ"), (right, "rate", "rate η")):
+        names = ("step", name, f"{name}_lemma", f"{name}_tail")
+        step, found, lemma, line = style.columns(tables["trajectory"], *names)
         axes.loglog(step, lemma, color=style.COLOURS["closed form"], label="lemma, corrected")
         shown = line < 3 * lemma
         axes.loglog(step[shown], line[shown], color=style.INK, ls="--", lw=1, label="1/t tail")
-        axes.loglog(
-            step[dots],
-            found[dots],
-            "o",
-            ms=4,
-            color=style.COLOURS["the paper's rule"],
-            label="schedule",
-        )
+        colour = style.COLOURS["the paper's rule"]
+        axes.loglog(step[dots], found[dots], "o", ms=4, color=colour, label="schedule")
         axes.axvline(switch_time(START, A, B) / CAP, color=style.GRID, lw=1.2)
         axes.set(xlabel="step t", ylabel=label)
         axes.legend(loc="lower left")

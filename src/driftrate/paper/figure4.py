@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from driftrate.paper import style
-from driftrate.paper.base import NOISE_READINGS, Context, Piece, Tables, algorithm1, table
+from driftrate.paper.base import NOISE_READINGS, Context, Piece, Tables, algorithm1, chase
 from driftrate.simulation import Record, simulate
 from driftrate.streams import LinearStream, spiral
 
@@ -32,17 +32,7 @@ def _chase(hold: int, noise: float) -> pa.Table:
     rule = algorithm1(DIM, noise, CAP, initial_error=1.0)
     run = simulate(stream, rule, seeds=1, seed=4, record=Record(weights=True))
     assert run.weights is not None
-    x, y = run.weights[0].T
-    return table(
-        noise=noise,
-        hold=hold,
-        step=run.step,
-        rate=run.rates[0],
-        x=x,
-        y=y,
-        target_x=path[:, 0],
-        target_y=path[:, 1],
-    )
+    return chase(run.weights[0], path, noise=noise, hold=hold, rate=run.rates[0])
 
 
 def pieces(context: Context) -> list[Piece]:

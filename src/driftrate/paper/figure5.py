@@ -31,18 +31,14 @@ DIMS = tuple(2**k for k in range(1, 11))
 STEPS, HOLD, BATCH, SHOWN, EVERY = 2000, 8, 256, 128, 20
 KINDS = ("linear", "logistic")
 METHODS = ("the paper's rule", "exact form", "best constant rate", "rate 0")
-GRID = {
-    "linear": np.geomspace(1e-3, 1.0, 24),
-    "logistic": np.geomspace(1e-2, 64.0, 24),
-}
+GRID = {"linear": np.geomspace(1e-3, 1.0, 24), "logistic": np.geomspace(1e-2, 64.0, 24)}
 
 
 def stream(kind: str, dim: int, noise: float) -> Stream:
     """Return the stream of one panel."""
     path = spiral(dim=dim, steps=STEPS, hold=HOLD)
-    make: Any = LinearStream if kind == "linear" else LogisticStream
-    built: Stream = make(path, batch_size=BATCH, noise_std=noise)
-    return built
+    make = LinearStream if kind == "linear" else LogisticStream
+    return make(path, batch_size=BATCH, noise_std=noise)
 
 
 def rule(kind: str, dim: int, noise: float) -> Schedule:
@@ -55,17 +51,16 @@ def rule(kind: str, dim: int, noise: float) -> Schedule:
 def _regret(kind: str, dim: int, noise: float, seeds: int) -> pa.Table:
     nature = stream(kind, dim, noise)
     with quiet():
-        few = min(8, seeds)
         tried = [ConstantRate(float(rate)) for rate in GRID[kind]]
-        totals = [run.total.mean() for run in simulate(nature, tried, seeds=few, seed=50)]
+        trials = simulate(nature, tried, seeds=min(8, seeds), seed=50)
+        totals = [run.total.mean() for run in trials]
         best = tried[int(np.argmin(totals))]
         rules = {"the paper's rule": rule(kind, dim, noise)}
         if kind == "linear":
             rules["exact form"] = LinearRate(dim, noise, initial_error=dim / 2)
         rules |= {"best constant rate": best, "rate 0": ConstantRate(0.0)}
-        runs = simulate(
-            nature, list(rules.values()), seeds=seeds, seed=5, record=Record(every=EVERY)
-        )
+        record = Record(every=EVERY)
+        runs = simulate(nature, list(rules.values()), seeds=seeds, seed=5, record=record)
     return table(
         kind=kind,
         dim=dim,
@@ -110,12 +105,10 @@ def pieces(context: Context) -> list[Piece]:
 
 def curves(tables: Tables, kind: str, reading: str, dim: int, method: str) -> tuple[Any, Any]:
     """Return the kept steps and the cumulative regret, of shape (seeds, steps)."""
-    found, step, regret = style.columns(
-        tables[f"{kind}-{reading}-{dim}"], "method", "step", "regret"
-    )
-    rows = found == method
+    names = ("method", "step", "regret")
+    found, step, regret = style.columns(tables[f"{kind}-{reading}-{dim}"], *names)
     steps = np.unique(step)
-    return steps, regret[rows].reshape(-1, len(steps))
+    return steps, regret[found == method].reshape(-1, len(steps))
 
 
 @style.styled
@@ -133,21 +126,11 @@ def draw(tables: Tables) -> Picture:
         for method in METHODS:
             if kind == "logistic" and method == "exact form":
                 continue
-            totals = np.array(
-                [curves(tables, kind, reading, dim, method)[1][:, -1] for dim in DIMS]
-            )
-            main = method == "the paper's rule"
-            middle.errorbar(
-                DIMS,
-                totals.mean(1),
-                totals.std(1) / np.sqrt(totals.shape[1]),
-                color=style.COLOURS[method],
-                label=method,
-                lw=2.0 if main else 1.2,
-                alpha=1.0 if main else 0.75,
-                marker="o",
-                ms=3,
-            )
+            runs = [curves(tables, kind, reading, dim, method)[1][:, -1] for dim in DIMS]
+            mean, error = np.mean(runs, 1), np.std(runs, 1) / np.sqrt(len(runs[0]))
+            main = {"lw": 2.0, "alpha": 1.0} if method == "the paper's rule" else {}
+            look = {"color": style.COLOURS[method], "lw": 1.2, "alpha": 0.75, **main}
+            middle.errorbar(DIMS, mean, error, label=method, marker="o", ms=3, **look)
         middle.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="total regret")
         middle.set_xscale("log", base=2)
         middle.set_title("total regret")

@@ -37,16 +37,9 @@ figcaption { color: var(--soft); font-size: .92rem; max-width: 52rem; }
 
 @dataclass(frozen=True)
 class Section:
-    """One picture of the report.
+    """One picture of the report."""
 
-    Args:
-        name: Its name, and that of its files.
-        title: What is to be seen.
-        caption: How to read it.
-        svg: The picture.
-    """
-
-    name: str
+    name: str  # also that of its files
     title: str
     caption: str
     svg: bytes
@@ -54,8 +47,8 @@ class Section:
 
 def _badge(verdict: str, text: str = "") -> str:
     mark, ink, paper = _BADGES[verdict]
-    label = escape(text or verdict)
-    return f'<span class="badge" style="color:{ink};background:{paper}">{mark} {label}</span>'
+    look = f'class="badge" style="color:{ink};background:{paper}"'
+    return f"<span {look}>{mark} {escape(text or verdict)}</span>"
 
 
 def _row(judgement: Judgement) -> str:
@@ -79,16 +72,7 @@ def _figure(section: Section) -> str:
 
 
 def render(judgements: Sequence[Judgement], sections: Sequence[Section], lead: str) -> str:
-    """Return the page.
-
-    Args:
-        judgements: A row for each claim of the paper.
-        sections: The pictures.
-        lead: A line on how the page was made.
-
-    Returns:
-        HTML with everything inside.
-    """
+    """Return the page: a row for each claim, the pictures, and a line on how it was made."""
     count: Counter[str] = Counter(judgement.verdict for judgement in judgements)
     tally = "".join(_badge(name, f"{count[name]} {name}") for name in _BADGES if count[name])
     rows = "\n".join(_row(judgement) for judgement in judgements)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -54,22 +56,24 @@ def reproduce(
     # Bad data is found here, before anything is written.
     plan = {name: module.pieces(context) for name, module in figures.items()}
     store = PieceStore(out / "runs", figures)
-    begin = perf_counter()
-    sections: dict[str, Section] = {}
-    tables: dict[str, Tables] = {}
-    judgements: list[Judgement] = []
-    with _Progress(sum(map(len, plan.values())), show) as progress:
+    begin, judgements = perf_counter(), list[Judgement]()
+    sections, tables = dict[str, Section](), dict[str, Tables]()
+    with _progress(sum(map(len, plan.values())), show) as progress:
         for name, module in figures.items():
-            progress.say(name)
             todo = [piece for piece in plan[name] if not store.has(name, piece)]
-            progress.advance(len(plan[name]) - len(todo))
+            progress(description=name, advance=len(plan[name]) - len(todo))
             for _ in _compute(store, name, todo, jobs):
-                progress.advance(1)
+                progress(advance=1)
             tables[name] = {piece.name: store.read(name, piece) for piece in plan[name]}
             drawing = store.drawing(name, plan[name])
             sections[name] = _picture(name, module, tables[name], out, drawing)
             judgements = [judge(claim, tables) for claim in CLAIMS if claim.figure in tables]
-            _write(out, judgements, sections, context, perf_counter() - begin)
+            rows = json.dumps([one.row() for one in judgements], indent=2, ensure_ascii=False)
+            write_whole(out / "verdicts.json", rows + "\n")
+            seconds = f"{perf_counter() - begin:.0f} s"
+            lead = f"driftrate {driftrate.__version__}, {context.seeds} seeds, {seconds}."
+            pictures = [sections[name] for name in sorted(sections)]
+            write_whole(out / "index.html", render(judgements, pictures, lead))
     return judgements
 
 
@@ -102,59 +106,18 @@ def _picture(name: str, module: Figure, tables: Tables, out: Path, drawing: Path
             picture.savefig(drawing, format="svg", metadata={"Date": None})
     svg.write_bytes(drawing.read_bytes())
     caption = module.CAPTION
-    sources = tables.get("source")
-    if sources is not None:
-        caption += f" Cells: {sources['source'][0].as_py()}."
+    if "source" in tables:
+        caption += f" Cells: {tables['source']['source'][0].as_py()}."
     return Section(name, module.TITLE, caption, svg.read_bytes())
 
 
-def _write(
-    out: Path,
-    judgements: list[Judgement],
-    sections: dict[str, Section],
-    context: Context,
-    seconds: float,
-) -> None:
-    rows = [judgement.row() for judgement in judgements]
-    write_whole(out / "verdicts.json", json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
-    lead = f"driftrate {driftrate.__version__}, {context.seeds} seeds, {seconds:.0f} s."
-    pictures = [sections[name] for name in sorted(sections)]
-    write_whole(out / "index.html", render(judgements, pictures, lead))
+@contextmanager
+def _progress(total: int, show: bool) -> Iterator[Callable[..., None]]:
+    """Show a bar with the time left, or nothing; yield what moves it on."""
+    from rich import progress as rich
 
-
-class _Progress:
-    """A bar with the time left, or nothing."""
-
-    def __init__(self, total: int, show: bool) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-
-        self._bar = Progress(
-            TextColumn("{task.description:<11}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            disable=not show,
-        )
-        self._task = self._bar.add_task("", total=total)
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def say(self, text: str) -> None:
-        self._bar.update(self._task, description=text)
-
-    def advance(self, count: int) -> None:
-        self._bar.advance(self._task, count)
+    texts = rich.TextColumn("{task.description:<11}"), rich.TextColumn("left")
+    done = rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
+    columns = texts[0], *done, texts[1], rich.TimeRemainingColumn()
+    with rich.Progress(*columns, disable=not show) as bar:
+        yield partial(bar.update, bar.add_task("", total=total))

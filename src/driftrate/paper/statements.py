@@ -19,6 +19,7 @@ from driftrate.schedules import (
     Schedule,
     Signal,
 )
+from driftrate.schedules.base import State
 from driftrate.simulation import Record, simulate
 from driftrate.streams import (
     Diagonal,
@@ -84,20 +85,17 @@ def _bounds(condition: float, seeds: int) -> pa.Table:
 
 
 def _monotone() -> pa.Table:
-    rules: dict[str, tuple[Schedule, str]] = {
-        "LinearRate": (LinearRate(DIM, 0.5, 0.5, initial_error=0.01), "shift"),
-        "ConvexRate": (ConvexRate(1.0, 4.0, 2.0), "shift"),
-        "NonconvexRate": (NonconvexRate(1.0, 4.0), "loss_shift"),
-    }
-    names, rates = [], []
-    for name, (rule, field) in rules.items():
-        state = rule.init()
-        if name == "ConvexRate":
-            state = {"rate": 0.1}
-        base: dict[str, Any] = {"batch_size": 16, "loss": 0.1}
-        rates.append([rule.update(state, Signal(**base, **{field: s}))[0] for s in SHIFTS])
-        names.append(name)
-    return table(schedule=np.array(names)[:, None], shift=np.array(SHIFTS), rate=np.array(rates))
+    convex = ConvexRate(1.0, 4.0, 2.0)
+    linear, nonconvex = LinearRate(DIM, 0.5, 0.5, initial_error=0.01), NonconvexRate(1.0, 4.0)
+    rules: list[tuple[Schedule, State]] = [
+        (linear, linear.init()),
+        (convex, {"rate": 0.1}),
+        (nonconvex, nonconvex.init()),
+    ]
+    signals = [Signal(batch_size=16, loss=0.1, shift=s, loss_shift=s) for s in SHIFTS]
+    rates = [[rule.update(state, signal)[0] for signal in signals] for rule, state in rules]
+    names = np.array([rule.name for rule, _ in rules])
+    return table(schedule=names[:, None], shift=np.array(SHIFTS), rate=np.array(rates))
 
 
 def _printed() -> pa.Table:
@@ -119,32 +117,25 @@ def _guides(seeds: int) -> pa.Table:
     cap, rows = 1.0 / np.sqrt(DIM), []
     rule = algorithm1(DIM, 1.0, cap, initial_error=1.0)
     rules = [rule, Estimated(rule, ShiftEMA(0.9)), Estimated(rule, DebiasedShift())]
-    for name, path in paths.items():
+    for name, way in paths.items():
         with quiet():
-            runs = simulate(LinearStream(path, batch_size=16, noise_std=1.0), rules, seeds, seed=13)
+            runs = simulate(LinearStream(way, batch_size=16, noise_std=1.0), rules, seeds, seed=13)
         for guide, run in zip(GUIDES, runs, strict=True):
             capped = (run.rates[:, 100:] >= 0.999 * cap).mean(axis=1)
-            rows.append((name, guide, capped, run.total))
-    path_name, guide_name, capped, total = (np.array(column) for column in zip(*rows, strict=True))
-    return table(
-        path=path_name[:, None],
-        guide=guide_name[:, None],
-        seed=np.arange(seeds),
-        capped=capped,
-        regret=total,
-    )
+            rows.append(([name], [guide], capped, run.total))
+    path, guide, capped, total = (np.array(column) for column in zip(*rows, strict=True))
+    return table(path=path, guide=guide, seed=np.arange(seeds), capped=capped, regret=total)
 
 
 def pieces(context: Context) -> list[Piece]:
     """List what is to be computed."""
     many = 4 * context.seeds
-    bounds = [
-        Piece(f"bounds-{c:g}", f"condition {c}, {many} seeds", partial(_bounds, c, many))
-        for c in CONDITIONS
-    ]
     return [
         Piece("sde", f"{many} seeds", partial(_sde, many)),
-        *bounds,
+        *(
+            Piece(f"bounds-{c:g}", f"condition {c}, {many} seeds", partial(_bounds, c, many))
+            for c in CONDITIONS
+        ),
         Piece("monotone", "", _monotone),
         Piece("printed", "", _printed),
         Piece("guides", f"{context.seeds} seeds", partial(_guides, context.seeds)),
@@ -158,21 +149,19 @@ def draw(tables: Tables) -> Picture:
     eps, gap = style.columns(tables["sde"], "eps", "gap")
     values = np.unique(eps)
     means = np.array([np.median(gap[eps == value]) for value in values])
-    sde.loglog(
-        values, means, "o-", color=style.COLOURS["the paper's rule"], label="sup error, median"
-    )
+    ours = style.COLOURS["the paper's rule"]
+    sde.loglog(values, means, "o-", color=ours, label="sup error, median")
     promised = means[-1] * np.sqrt(values / values[-1])
     sde.loglog(values, promised, "--", color=style.INK, lw=1, label="slope 1/2")
     sde.set(title="SGD follows the SDE", xlabel="ε")
     sde.legend(loc="upper left")
 
     for place, condition in enumerate(CONDITIONS):
-        regret, upper, lower = (
-            column.mean()
-            for column in style.columns(tables[f"bounds-{condition:g}"], "regret", "upper", "lower")
-        )
+        names = ("regret", "upper", "lower")
+        found = style.columns(tables[f"bounds-{condition:g}"], *names)
+        regret, upper, lower = (column.mean() for column in found)
         bounds.plot([place, place], [lower, upper], color=style.COLOURS["rate 0"], lw=6, alpha=0.4)
-        bounds.plot(place, regret, "o", color=style.COLOURS["the paper's rule"])
+        bounds.plot(place, regret, "o", color=ours)
     bounds.set_xticks(range(len(CONDITIONS)), [f"{c:g}" for c in CONDITIONS])
     bounds.set(title="regret between its bounds", xlabel="condition number L/μ", yscale="log")
 
@@ -185,18 +174,13 @@ def draw(tables: Tables) -> Picture:
     monotone.legend(loc="upper left")
 
     path, guide, capped = style.columns(tables["guides"], "path", "guide", "capped")
-    names = list(dict.fromkeys(path))
+    paths = list(dict.fromkeys(path))
     shades = ("the paper's rule", "best constant rate", "exact form")
     for place, (label, shade) in enumerate(zip(GUIDES, shades, strict=True)):
-        heights = [capped[(path == n) & (guide == label)].mean() for n in names]
-        guides.bar(
-            np.arange(len(names)) + 0.27 * (place - 1),
-            heights,
-            width=0.25,
-            color=style.COLOURS[shade],
-            label=label,
-        )
-    guides.set_xticks(range(len(names)), names)
+        heights = [capped[(path == n) & (guide == label)].mean() for n in paths]
+        left = np.arange(len(paths)) + 0.27 * (place - 1)
+        guides.bar(left, heights, width=0.25, color=style.COLOURS[shade], label=label)
+    guides.set_xticks(range(len(paths)), paths)
     guides.set(title="share of steps at the cap", ylim=(0, 1.05))
     guides.legend(loc="upper left", ncols=1, framealpha=1, frameon=True, bbox_to_anchor=(0.0, 0.92))
     return figure

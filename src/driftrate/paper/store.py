@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 _PACKAGES = {"figure6": ("scikit-learn", "torch")}
 
 
-class PieceStore:
-    """A folder of Parquet files, one per piece.
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
-    Args:
-        folder: Where the files lie; it is made if missing.
-        figures: The figures whose pieces are kept, as modules of `driftrate.paper`. A figure's
-            pieces are computed anew when the code of its module changes, or that of a module
-            behind it; comments, docstrings and layout do not count.
+
+class PieceStore:
+    """A folder of Parquet files, one per piece of the given figures, modules of `driftrate.paper`.
+
+    A figure's pieces are computed anew when the code of its module changes, or that of a module
+    behind it; comments, docstrings and layout do not count.
     """
 
     def __init__(self, folder: Path, figures: Iterable[str]) -> None:
@@ -46,14 +47,12 @@ class PieceStore:
 
     def path(self, figure: str, piece: Piece) -> Path:
         """Return where a piece lies; the name changes with all that determines it."""
-        parts = (self._code[figure], figure, piece.name, piece.key)
-        name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+        name = _hash(self._code[figure], figure, piece.name, piece.key)
         return self.folder / figure / f"{piece.name}-{name}.parquet"
 
     def drawing(self, figure: str, pieces: list[Piece]) -> Path:
         """Return where the picture of these pieces is kept."""
-        names = "\n".join(self.path(figure, piece).name for piece in pieces)
-        name = hashlib.sha256(names.encode()).hexdigest()[:12]
+        name = _hash(*(self.path(figure, piece).name for piece in pieces))
         return self.folder / figure / f"picture-{name}.svg"
 
     def has(self, figure: str, piece: Piece) -> bool:

@@ -30,11 +30,9 @@ RAMP = ("#fde0a6", "#f9b178", "#ee7f6c", "#cf4f7a", "#993390", "#5f2389", "#2c15
 SETTINGS: Any = {
     "font.size": 9.5,
     "font.family": "DejaVu Sans",
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(
+        ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK
+    ),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -85,13 +83,8 @@ def canvas(rows: int, columns: int, width: float = 10.0, height: float = 3.4) ->
 
 def legend(axes: Axes, ncols: int = 3) -> None:
     """Put the legend under the panel, where it hides nothing."""
-    axes.legend(
-        ncols=ncols,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.18),
-        handlelength=1.2,
-        columnspacing=1.0,
-    )
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+    axes.legend(ncols=ncols, handlelength=1.2, columnspacing=1.0, **place)
 
 
 def band(axes: Axes, x: Any, runs: Any, colour: str, label: str, **options: Any) -> None:

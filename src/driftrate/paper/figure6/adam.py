@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from driftrate.data.cytometry import CellStream
-from driftrate.paper.figure6.factor import Factor
+from driftrate.paper.figure6.factor import Factor, Mode
 from driftrate.paper.figure6.networks import Networks, one_thread
 from driftrate.schedules import Schedule
 
@@ -28,7 +28,7 @@ class Setting(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Losses of each step before its update, and its rate, (settings, seeds, steps)."""
+    """Losses of each step before its update, and its rate, (..., seeds, steps)."""
 
     entropy: npt.NDArray[np.float32]
     penalty: npt.NDArray[np.float32]
@@ -48,9 +48,6 @@ class Adam:
         networks: The networks.
         rates: η of each.
 
-    Attributes:
-        mean: m.
-
     Example:
         >>> import torch
         >>> nets = Networks([0], penalty=0.0, activated=False)
@@ -68,6 +65,7 @@ class Adam:
 
     def __init__(self, networks: Networks, rates: Tensor) -> None:
         self._networks, self._rates = networks, rates.double()
+        # mean is m, square v
         self.mean, self._square, self._root, self._step = (networks.zeros() for _ in range(4))
         self._root.fill_(self.epsilon)
         self._count = torch.zeros(networks.count, dtype=torch.float64)
@@ -87,11 +85,7 @@ class Adam:
         return self._unbias() * sums
 
     def step(self, factor: Tensor | float = 1.0) -> None:
-        """Move all networks against `networks.gradient`.
-
-        Args:
-            factor: What the rates are multiplied by in this step, one number or one per network.
-        """
+        """Move all networks against `networks.gradient`, their rates times a factor."""
         gradient = self._networks.gradient
         self.mean.lerp_(gradient, 1 - self.beta1)
         self._square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
@@ -110,25 +104,20 @@ class Adam:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """The network and the stream that optimisers are tried on.
-
-    Args:
-        stream: The cells as they arrive.
-        penalty: The constant c of the penalty c Σ W².
-        activated: Whether the logits are the last layer after its ELU.
-    """
+    """The network and the stream that optimisers are tried on."""
 
     stream: CellStream
-    penalty: float = 1e-4
-    activated: bool = False
+    penalty: float = 1e-4  # c of the penalty c Σ W²
+    activated: bool = False  # whether the logits are the last layer after its ELU
 
 
+@one_thread()
 def train(
     trial: Trial,
     settings: Sequence[Setting],
     seeds: Sequence[int],
     schedule: Schedule | None = None,
-    mode: Literal["sequence", "parts"] = "sequence",
+    mode: Mode = "sequence",
 ) -> Curves:
     """Train one network per setting and seed; the settings of a seed see the same cells and start.
 
@@ -140,7 +129,7 @@ def train(
         mode: What it measures: whole gradients, or halves of each batch.
 
     Returns:
-        The losses on every batch, before it was trained on, and the rates.
+        The losses on every batch and the rates, (settings, seeds, steps).
 
     Example:
         >>> from driftrate.data.cytometry import CellStream, Phase, simulate_cells
@@ -150,11 +139,10 @@ def train(
         (2, 2, 3)
     """
     block = max(1, _TOGETHER // len(settings))
-    with one_thread():
-        parts = [
-            _train_block(trial, settings, seeds[start : start + block], schedule, mode)
-            for start in range(0, len(seeds), block)
-        ]
+    parts = [
+        _train_block(trial, settings, seeds[start : start + block], schedule, mode)
+        for start in range(0, len(seeds), block)
+    ]
     return Curves(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True)))
 
 
@@ -163,11 +151,10 @@ def _train_block(
     settings: Sequence[Setting],
     seeds: Sequence[int],
     schedule: Schedule | None,
-    mode: Literal["sequence", "parts"],
+    mode: Mode,
 ) -> Curves:
     networks = Networks(list(seeds) * len(settings), trial.penalty, trial.activated)
-    rates = torch.tensor([setting.rate for setting in settings])
-    rates = rates.repeat_interleave(len(seeds))
+    rates = torch.tensor([setting.rate for setting in settings]).repeat_interleave(len(seeds))
     adam = Adam(networks, rates)
     factor = None if schedule is None else Factor(schedule, networks, adam, mode)
     columns = [torch.empty(trial.stream.steps, networks.count) for _ in Curves._fields]
@@ -176,12 +163,9 @@ def _train_block(
         chosen = torch.tensor([step in setting.resets for setting in settings])
         if chosen.any():
             adam.reset(chosen.repeat_interleave(len(seeds)))
-        batch = (
-            torch.from_numpy(x).repeat(len(settings), 1, 1),
-            torch.from_numpy(label).repeat(len(settings), 1),
-        )
-        learner = networks if factor is None else factor
-        entropy[step], penalty[step] = learner.backward(*batch)
+        everywhere = torch.from_numpy(x).repeat(len(settings), 1, 1)
+        labels = torch.from_numpy(label).repeat(len(settings), 1)
+        entropy[step], penalty[step] = (factor or networks).backward(everywhere, labels)
         share = 1.0 if factor is None else factor.value
         adam.step(share)
         rate[step] = rates * share

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftrate.data.cytometry import CLASSES, GENES, Cells
-from driftrate.errors import MissingDependency
+from driftrate.errors import needs
 from driftrate.paper.base import table
 
 if TYPE_CHECKING:
@@ -18,22 +18,12 @@ FOLDS, REPEATS = 5, 4
 
 
 def _learn(module: str) -> Any:
-    try:
+    with needs("Figure 6", "sklearn"):
         return import_module(f"sklearn.{module}")
-    except ImportError as error:
-        raise MissingDependency(
-            "Figure 6 needs scikit-learn: pip install 'driftrate[sklearn]'"
-        ) from error
 
 
 def embed(cells: Cells) -> pa.Table:
     """Place the cells in the plane by t-SNE of log(1 + expression).
-
-    Args:
-        cells: The cells.
-
-    Returns:
-        A table with x, y and the type of each cell.
 
     Reference:
         van der Maaten and Hinton (2008), "Visualizing data using t-SNE".
@@ -43,27 +33,18 @@ def embed(cells: Cells) -> pa.Table:
     return table(x=place[:, 0], y=place[:, 1], type=np.array(CLASSES)[cells.label])
 
 
-def _classifiers() -> dict[str, Any]:
-    pipeline, scale = _learn("pipeline").make_pipeline, _learn("preprocessing").StandardScaler
-    return {
-        "logistic": pipeline(scale(), _learn("linear_model").LogisticRegression(max_iter=1000)),
-        "support vectors": pipeline(scale(), _learn("svm").SVC(C=3.0)),
-        "extra trees": _learn("ensemble").ExtraTreesClassifier(100, random_state=0),
-    }
-
-
 def accuracy(cells: Cells) -> pa.Table:
     """Cross-validate classifiers that know nothing but the genes.
 
     Ten genes are judged on the cells that have all ten measured; where a gene is imputed, the
-    others are also judged on all cells.
-
-    Args:
-        cells: The cells.
-
-    Returns:
-        A table with the accuracy of each classifier on each held-out fold.
+    others are also judged on all cells. A row is a classifier on a held-out fold.
     """
+    pipeline, scale = _learn("pipeline").make_pipeline, _learn("preprocessing").StandardScaler
+    classifiers = {
+        "logistic": pipeline(scale(), _learn("linear_model").LogisticRegression(max_iter=1000)),
+        "support vectors": pipeline(scale(), _learn("svm").SVC(C=3.0)),
+        "extra trees": _learn("ensemble").ExtraTreesClassifier(100, random_state=0),
+    }
     select = _learn("model_selection")
     known = np.log1p(cells.expression[cells.measured])
     sets = {"ten genes": (known, cells.label[cells.measured])}
@@ -74,7 +55,7 @@ def accuracy(cells: Cells) -> pa.Table:
     rows = [
         (genes, len(label), name, score)
         for genes, (features, label) in sets.items()
-        for name, model in _classifiers().items()
+        for name, model in classifiers.items()
         for score in select.cross_val_score(model, features, label, cv=folds)
     ]
     genes, count, name, score = (np.array(column) for column in zip(*rows, strict=True))

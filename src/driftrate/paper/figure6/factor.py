@@ -15,6 +15,7 @@ from driftrate.schedules import Schedule, Signal
 if TYPE_CHECKING:
     from driftrate.paper.figure6.adam import Adam
 
+Mode = Literal["sequence", "parts"]
 _MODES = {"sequence": "whole gradients", "parts": "halves of each batch"}
 
 
@@ -31,35 +32,15 @@ class Factor:
         adam: Their optimiser.
         mode: "sequence" for whole gradients; "parts" for the halves of each batch, whose size is
             then told too.
-
-    Example:
-        >>> import torch
-        >>> from driftrate import MeasuredRate
-        >>> from driftrate.paper.figure6.adam import Adam
-        >>> nets = Networks([0, 1], penalty=0.0, activated=False)
-        >>> adam = Adam(nets, torch.tensor([0.01, 0.01]))
-        >>> factor = Factor(MeasuredRate(), nets, adam)
-        >>> for _ in range(2):
-        ...     _ = factor.backward(torch.ones(2, 4, 10), torch.zeros(2, 4, dtype=torch.int64))
-        ...     adam.step(factor.value)
-        >>> bool(((0 < factor.value) & (factor.value <= 1)).all())
-        True
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        networks: Networks,
-        adam: Adam,
-        mode: Literal["sequence", "parts"] = "sequence",
-    ) -> None:
+    def __init__(self, schedule: Schedule, networks: Networks, adam: Adam, mode: Mode) -> None:
         base = Base(plain=False, rate=None)
         loop = settle(schedule, base, modes=_MODES, mode=mode, relative=True)
         self._schedule, self._networks, self._adam = loop.schedule, networks, adam
         self._halves = mode == "parts"
         self._space = Space(adam.product, torch.sub)
-        like = torch.zeros(networks.count, dtype=torch.float64)
-        self._state = self._schedule.init(like=like)
+        self._state = self._schedule.init(like=torch.zeros(networks.count, dtype=torch.float64))
         self._blind = True  # until there are moments
 
     @property
@@ -70,27 +51,23 @@ class Factor:
 
     def backward(self, x: Tensor, label: Tensor) -> Losses:
         """Return the losses of a batch, leave its gradient in the networks, and measure it."""
-        if not self._halves:
-            losses = self._networks.backward(x, label)
-            self._follow(None)
-            return losses
-        losses, gap = backward_halves(self._networks, x, label)
-        self._follow(gap, batch_size=float(label.shape[1]))
-        return losses
-
-    def _follow(self, gap: Tensor | None, **told: float) -> None:
+        if self._halves:
+            losses, gap = backward_halves(self._networks, x, label)
+        else:
+            losses, gap = self._networks.backward(x, label), None
         if self._blind:
             self._blind = False
-            return
-        adam, gradient = self._adam, self._networks.gradient
-        reads = self._schedule.signals
+            return losses
+        adam, gradient, reads = self._adam, self._networks.gradient, self._schedule.signals
         found = measure(self._space, reads, gradient, trail=adam.mean)
         if "trail" in found:
             # Adam's average of past gradients is the trail of them, up to a factor.
             found["trail"] = found["trail"] / (1 - adam.beta1)
+        found["dim"] = gradient.numel() // self._networks.count
         if gap is not None:
             # Each half is the gap away from the mean of the two.
             found |= of_parts(found["grad_sq"], 2.0 * adam.product(gap, gap), 2)
-        found |= {"dim": gradient.numel() // self._networks.count, **told}
+            found["batch_size"] = float(label.shape[1])
         signal = Signal(**{name: found[name] for name in reads if name in found})
         _, self._state = self._schedule.update(self._state, signal)
+        return losses

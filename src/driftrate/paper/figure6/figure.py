@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from itertools import cycle
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from driftrate.data.cytometry import CLASSES, Cells, CellStream, load_cells
-from driftrate.errors import MissingDependency
+from driftrate.errors import needs
 from driftrate.paper import style
 from driftrate.paper.base import Context, Piece, Tables, table
 from driftrate.paper.figure6 import cells as figure6_cells
 from driftrate.paper.figure6.protocols import (
     DESIGNS,
-    METHODS,
     PROTOCOLS,
     RATES,
     RESETS,
@@ -28,14 +25,14 @@ from driftrate.paper.figure6.protocols import (
     losses,
     measured_name,
 )
-from driftrate.schedules import MeasuredRate
+from driftrate.schedules import MeasuredRate, NonconvexRate
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-    from driftrate.paper.figure6.adam import Trial
+    from driftrate.paper.figure6.adam import Curves, Trial
 
 Runs = npt.NDArray[np.float64]
 
@@ -55,7 +52,8 @@ CAPTION = (
 _VERSION = 1
 _COLOURS = {"Alpha": "#D55E00", "Beta": "#0072B2", "Delta": "#CC79A7", "Ductal": "#009E73"}
 _MARKERS = {"Alpha": "o", "Beta": "s", "Delta": "^", "Ductal": "D"}
-_METHOD_COLOURS = (style.COLOURS["the paper's rule"], style.COLOURS["exact form"])
+_DESCENT = "descent-the-papers-rule"
+_PAPERS, _PAPERS_COLOUR = "SGD, the paper's rule", style.COLOURS["the paper's rule"]
 _RESET_COLOURS = {
     "no resets": style.INK,
     "at the shifts": style.COLOURS["exact form"],
@@ -66,45 +64,45 @@ _RULE = MeasuredRate()  # what one line attaches
 _BASE = 0.01  # the paper's choice of rate, whose measured runs are drawn step by step
 _GREY = style.COLOURS["rate 0"]
 _EVERY = 5  # one step in so many is drawn
-_DESCENT = "descent-"
+# The runs whose rate follows the stream, with their labels and colours.
+_FOLLOWED = (
+    (_DESCENT, _PAPERS, _PAPERS_COLOUR),
+    (measured_name(_BASE), f"Adam {_BASE:g} {_MEASURED}", _MEASURED_COLOUR),
+)
 
 
 def _source(cells: Cells) -> pa.Table:
-    count = np.bincount(cells.label, minlength=len(CLASSES))
     return table(
         source=cells.source,
         note=cells.note,
         imputed=cells.imputed,
         simulated=cells.simulated,
         type=np.array(CLASSES),
-        cells=count,
+        cells=np.bincount(cells.label, minlength=len(CLASSES)),
     )
 
 
 def _trial(cells: Cells, design: str) -> Trial:
-    try:
-        # Torch is needed where a network is trained, not where a figure is listed or drawn.
+    # Torch is needed where a network is trained, not where a figure is listed or drawn.
+    with needs("Figure 6", "torch"):
         from driftrate.paper.figure6.adam import Trial
-    except ImportError as error:
-        raise MissingDependency("Figure 6 needs torch: pip install 'driftrate[torch]'") from error
     chosen = DESIGNS[design]
     return Trial(CellStream(cells, order=chosen.order), chosen.penalty, chosen.activated)
 
 
+def _rows(runs: Curves, **columns: Any) -> pa.Table:
+    """Return a table of runs of (..., seeds, steps) with more columns."""
+    seeds, steps = runs.entropy.shape[-2:]
+    seed, step = np.arange(seeds)[:, None], np.arange(1, steps + 1)
+    return table(seed=seed, step=step, entropy=runs.entropy, penalty=runs.penalty, **columns)
+
+
 def _adam(cells: Cells, design: str, rate: float, seeds: int) -> pa.Table:
-    trial = _trial(cells, design)
+    trial, kinds = _trial(cells, design), DESIGNS[design].resets
     from driftrate.paper.figure6.adam import Setting, train
 
-    kinds = DESIGNS[design].resets
     runs = train(trial, [Setting(rate, RESETS[kind]) for kind in kinds], range(seeds))
-    return table(
-        resets=np.array(kinds)[:, None, None],
-        rate=rate,
-        seed=np.arange(seeds)[:, None],
-        step=np.arange(1, trial.stream.steps + 1),
-        entropy=runs.entropy,
-        penalty=runs.penalty,
-    )
+    return _rows(runs, resets=np.array(kinds)[:, None, None], rate=rate)
 
 
 def _measured(cells: Cells, rate: float, seeds: int) -> pa.Table:
@@ -112,39 +110,21 @@ def _measured(cells: Cells, rate: float, seeds: int) -> pa.Table:
     from driftrate.paper.figure6.adam import Setting, train
 
     runs = train(trial, [Setting(rate)], range(seeds), _RULE)
-    return table(
-        base=rate,
-        seed=np.arange(seeds)[:, None],
-        step=np.arange(1, trial.stream.steps + 1),
-        entropy=runs.entropy[0],
-        penalty=runs.penalty[0],
-        rate=runs.rate[0],
-    )
+    return _rows(runs, base=rate, rate=runs.rate)
 
 
-def _descent(cells: Cells, method: str, seeds: int) -> pa.Table:
+def _descent(cells: Cells, seeds: int) -> pa.Table:
     trial = _trial(cells, PROTOCOLS["as it should be"].design)
     from driftrate.paper.figure6.descent import descend
 
-    runs = descend(trial, METHODS[method], range(seeds))
-    return table(
-        method=method,
-        seed=np.arange(seeds)[:, None],
-        step=np.arange(1, trial.stream.steps + 1),
-        entropy=runs.entropy,
-        penalty=runs.penalty,
-        rate=runs.rate,
-    )
+    runs = descend(trial, NonconvexRate, range(seeds))
+    return _rows(runs, rate=runs.rate)
 
 
 def pieces(context: Context) -> list[Piece]:
     """List what is to be computed: the cells' source, their map, what they tell, and the runs.
 
-    Args:
-        context: The seeds, and the file of cells or None to look for one.
-
-    Returns:
-        The pieces; a key names the numbers in the cells, so that other cells are computed anew.
+    A key names the numbers in the cells, so that other cells are computed anew.
     """
     cells = load_cells(context.data)
     seeds, data = context.seeds, f"version {_VERSION}, cells {cells.fingerprint}"
@@ -163,11 +143,8 @@ def pieces(context: Context) -> list[Piece]:
         key = f"{data}, {_RULE} of version {_RULE.version}, rate {rate:g}, {seeds} seeds"
         call = partial(_measured, cells, rate, seeds)
         listed.append(Piece(measured_name(rate), key, call))
-    for method in METHODS:
-        key = f"{data}, {method}, {seeds} seeds"
-        name = _DESCENT + method.replace("'", "").replace(" ", "-")
-        listed.append(Piece(name, key, partial(_descent, cells, method, seeds)))
-    return listed
+    key = f"{data}, the paper's rule, {seeds} seeds"
+    return [*listed, Piece(_DESCENT, key, partial(_descent, cells, seeds))]
 
 
 @style.styled
@@ -189,17 +166,9 @@ def _draw_map(panel: Axes, tables: Tables) -> None:
     # The many first, so that the few lie on top.
     for name in sorted(CLASSES, key=lambda name: -int((kind == name).sum())):
         rows = kind == name
-        panel.scatter(
-            x[rows],
-            y[rows],
-            s=9,
-            marker=_MARKERS[name],
-            color=_COLOURS[name],
-            alpha=0.7,
-            linewidths=0,
-            label=f"{name.lower()} ({rows.sum():,})",
-            rasterized=True,
-        )
+        look = {"s": 9, "alpha": 0.7, "linewidths": 0, "rasterized": True}
+        look |= {"marker": _MARKERS[name], "color": _COLOURS[name]}
+        panel.scatter(x[rows], y[rows], label=f"{name.lower()} ({rows.sum():,})", **look)
     row = tables["source"].slice(0, 1).to_pylist()[0]
     source = "\n".join(fill(part, 62) for part in (row["source"], row["note"]) if part)
     panel.set(title="ten genes, four types of cells", xticks=[], yticks=[])
@@ -209,25 +178,23 @@ def _draw_map(panel: Axes, tables: Tables) -> None:
 
 def _draw_protocol(panel: Axes, tables: Tables, name: str) -> None:
     protocol = PROTOCOLS[name]
-    shown, ends = slice(_EVERY - 1, None, _EVERY), {}
+    ends = {}
+
+    def draw_total(runs: Runs, colour: str, label: str, **look: Any) -> float:
+        total = np.cumsum(runs, axis=1)
+        step, shown = np.arange(1, total.shape[1] + 1), slice(_EVERY - 1, None, _EVERY)
+        style.band(panel, step[shown], total[:, shown], colour, label, **look)
+        return float(np.median(total[:, -1]))
+
     for colour, rate in zip(style.ramp(len(RATES)), RATES, strict=True):
         for reset in (False, True):
-            total = np.cumsum(losses(tables, protocol, rate, reset), axis=1)
-            step = np.arange(1, total.shape[1] + 1)
-            label = f"Adam {rate:g}{', resets' if reset else ''}"
-            line = "--" if reset else "-"
-            style.band(panel, step[shown], total[:, shown], colour, label, linestyle=line)
-            ends[rate, reset] = float(np.median(total[:, -1]))
+            label, line = f"Adam {rate:g}{', resets' if reset else ''}", "--" if reset else "-"
+            runs = losses(tables, protocol, rate, reset)
+            ends[rate, reset] = draw_total(runs, colour, label, linestyle=line)
     if name == "as it should be":
-        for colour, method, entropy in _methods(tables, "entropy"):
-            step = np.arange(1, entropy.shape[1] + 1)[shown]
-            total = np.cumsum(entropy, axis=1)[:, shown]
-            style.band(panel, step, total, colour, f"SGD, {method}", linewidth=2.2)
-        total = np.cumsum(_followed(tables, _BASE, "entropy"), axis=1)[:, shown]
-        label = f"Adam {_BASE:g} {_MEASURED}"
-        style.band(panel, step, total, _MEASURED_COLOUR, label, linewidth=2.2)
-    for shift in SHIFTS:
-        panel.axvline(shift, color=_GREY, lw=0.8, zorder=0)
+        for piece, label, colour in _FOLLOWED:
+            draw_total(_column(tables, piece, "entropy"), colour, label, linewidth=2.2)
+    _draw_shifts(panel)
     last = RATES[-1]
     beyond = f"{last:g} leaves the picture:\n{ends.pop((last, False)):,.0f}"
     beyond += f", with resets {ends.pop((last, True)):,.0f}"
@@ -243,11 +210,10 @@ def _draw_ends(panel: Axes, tables: Tables) -> None:
         protocol = Protocol("program", kind, penalised=False)
         runs = [losses(tables, protocol, rate, reset=True) for rate in RATES]
         _draw_runs(panel, nudge, runs, label, _RESET_COLOURS[label])
-    runs = [_followed(tables, rate, "entropy") for rate in RATES]
+    runs = [_column(tables, measured_name(rate), "entropy") for rate in RATES]
     _draw_runs(panel, 1.09, runs, f"none, {_MEASURED}", _MEASURED_COLOUR)
-    for colour, method, entropy in _methods(tables, "entropy"):
-        end = float(np.median(entropy.sum(axis=1)))
-        panel.axhline(end, color=colour, ls=":", label=f"SGD, {method}")
+    end = float(np.median(_column(tables, _DESCENT, "entropy").sum(axis=1)))
+    panel.axhline(end, color=_PAPERS_COLOUR, ls=":", label=_PAPERS)
     panel.set(title="at the end of the stream", xlabel="rate of Adam", ylabel="cumulative loss")
     panel.set(xscale="log", yscale="log", xticks=RATES, xticklabels=[f"{r:g}" for r in RATES])
     panel.minorticks_off()
@@ -257,43 +223,29 @@ def _draw_ends(panel: Axes, tables: Tables) -> None:
 def _draw_runs(panel: Axes, nudge: float, runs: list[Runs], label: str, colour: str) -> None:
     """Draw where runs end over the rate, each rate a little aside so that none hides another."""
     low, middle, high = np.quantile(np.sum(runs, axis=2), [0.25, 0.5, 0.75], axis=1)
-    panel.errorbar(
-        nudge * np.array(RATES),
-        middle,
-        (middle - low, high - middle),
-        label=label,
-        color=colour,
-        marker="o",
-        ms=4,
-        capsize=2,
-    )
+    place, error = nudge * np.array(RATES), (middle - low, high - middle)
+    panel.errorbar(place, middle, error, label=label, color=colour, marker="o", ms=4, capsize=2)
 
 
 def _draw_rates(panel: Axes, tables: Tables) -> None:
-    for colour, method, rate in _methods(tables, "rate"):
-        step = np.arange(1, rate.shape[1] + 1)
-        style.band(panel, step, rate, colour, f"SGD, {method}")
-    rate = _followed(tables, _BASE, "rate")
-    # The first step is 0: nothing was measured yet, and the axis is logarithmic.
-    step = np.arange(2, rate.shape[1] + 1)
-    style.band(panel, step, rate[:, 1:], _MEASURED_COLOUR, f"Adam {_BASE:g} {_MEASURED}")
-    for shift in SHIFTS:
-        panel.axvline(shift, color=_GREY, lw=0.8, zorder=0)
+    for piece, label, colour in _FOLLOWED:
+        rate = _column(tables, piece, "rate")
+        # The first measured step is 0: nothing was seen yet, and the axis is logarithmic.
+        skip = int(piece != _DESCENT)
+        style.band(panel, np.arange(1 + skip, rate.shape[1] + 1), rate[:, skip:], colour, label)
+    _draw_shifts(panel)
     panel.set(title="rates that follow the stream", xlabel="step", ylabel="rate")
     panel.set(xlim=(0, None), yscale="log")
     panel.legend()
 
 
-def _followed(tables: Tables, base: float, column: str) -> Runs:
-    """Return a column of Adam's runs with the measured factor, (seeds, steps)."""
-    seed, values = style.columns(tables[measured_name(base)], "seed", column)
+def _draw_shifts(panel: Axes) -> None:
+    for shift in SHIFTS:
+        panel.axvline(shift, color=_GREY, lw=0.8, zorder=0)
+
+
+def _column(tables: Tables, piece: str, column: str) -> Runs:
+    """Return a column of runs as (seeds, steps)."""
+    seed, values = style.columns(tables[piece], "seed", column)
     runs: Runs = values.astype(np.float64).reshape(len(np.unique(seed)), -1)
     return runs
-
-
-def _methods(tables: Tables, column: str) -> Iterator[tuple[str, str, Runs]]:
-    """Yield the colour and name of each schedule that ran, and a column as (seeds, steps)."""
-    found = [name for name in tables if name.startswith(_DESCENT)]
-    for colour, name in zip(cycle(_METHOD_COLOURS), found, strict=False):
-        method, seed, values = style.columns(tables[name], "method", "seed", column)
-        yield colour, str(method[0]), values.reshape(len(np.unique(seed)), -1)

@@ -21,14 +21,6 @@ def backward_halves(networks: Networks, x: Tensor, label: Tensor) -> tuple[Losse
 
     Returns:
         The losses of the batch, and (g_1 - g_2)/2.
-
-    Example:
-        >>> import torch
-        >>> nets = Networks([0], penalty=0.0, activated=False)
-        >>> x, label = torch.ones(1, 4, 10), torch.tensor([[0, 1, 0, 1]])
-        >>> _, gap = backward_halves(nets, x, label)
-        >>> bool(gap.any())  # the halves are alike
-        False
     """
     (x1, x2), (label1, label2) = x.chunk(2, dim=1), label.chunk(2, dim=1)
     first = networks.backward(x1, label1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -59,11 +60,10 @@ class Networks:
 
     def __init__(self, seeds: Sequence[int], penalty: float, activated: bool) -> None:
         self.count, self.penalty, self.activated = len(seeds), penalty, activated
-        shapes = [(inner, outer) for inner, outer in pairwise(WIDTHS)]
-        self._shapes = [
-            *((self.count, *shape) for shape in shapes),
-            *((self.count, 1, outer) for _, outer in shapes),
-        ]
+        shapes = list(pairwise(WIDTHS))
+        self._shapes = [(self.count, *shape) for shape in shapes]
+        self._shapes += [(self.count, 1, outer) for _, outer in shapes]
+        self._sizes = list(map(prod, self._shapes))
         self.weights, self.gradient = self.zeros(), self.zeros()
         self.kernels, self.biases = self._split(self.weights)
         self._slopes, self._bias_slopes = self._split(self.gradient)
@@ -75,12 +75,11 @@ class Networks:
 
     def zeros(self) -> Tensor:
         """Return a vector like `weights`, of zeros."""
-        return torch.zeros(sum(int(np.prod(shape)) for shape in self._shapes))
+        return torch.zeros(sum(self._sizes))
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return a vector like `weights` cut into one array a layer, networks first."""
-        sizes = [int(np.prod(shape)) for shape in self._shapes]
-        parts = torch.split(vector, sizes)
+        parts = torch.split(vector, self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def rows(self, vector: Tensor) -> Tensor:
@@ -88,24 +87,15 @@ class Networks:
         return torch.cat([part.flatten(1) for part in self.views(vector)], dim=1)
 
     def forward(self, x: Tensor, label: Tensor) -> Losses:
-        """Return the losses of a batch.
-
-        Args:
-            x: (networks, batch, 10).
-            label: (networks, batch).
-
-        Returns:
-            The losses, one per network.
-        """
+        """Return the losses of a batch x of (networks, batch, 10) with labels (networks, batch)."""
         logits = self._activations(x)[-1]
         chosen = logits.log_softmax(-1).gather(-1, label[..., None])
         return Losses(-chosen.mean(dim=(1, 2)), self._penalties())
 
     def backward(self, x: Tensor, label: Tensor) -> Losses:
         """Return the losses of a batch and leave its gradient in `gradient`."""
-        activations = self._activations(x)
+        activations, place = self._activations(x), label[..., None]
         chances = activations[-1].log_softmax(-1)
-        place = label[..., None]
         entropy = -chances.gather(-1, place).mean(dim=(1, 2))
         slope = chances.exp_()
         slope.scatter_add_(-1, place, slope.new_full((), -1.0).expand(place.shape))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +10,6 @@ import numpy.typing as npt
 from driftrate.data.cytometry import CLASSES, PHASES
 from driftrate.paper.base import Tables
 from driftrate.paper.style import columns
-from driftrate.schedules import NonconvexRate, Schedule
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1)
 SHIFTS = tuple(int(end) for end in np.cumsum([phase.steps for phase in PHASES])[:-1])
@@ -23,34 +20,21 @@ RESETS = {"none": (), "shifts": SHIFTS, "program": (0, 300, 500)}
 
 @dataclass(frozen=True)
 class Design:
-    """A network and the meaning of the mixtures.
+    """A network and the meaning of the mixtures."""
 
-    Args:
-        order: The classes that a phase's shares stand for.
-        penalty: c of the penalty c Σ W².
-        activated: Whether the last layer's activation gives the logits.
-        resets: The places of resets that are run.
-    """
-
-    order: tuple[str, ...]
-    penalty: float
-    activated: bool
-    resets: tuple[str, ...]
+    order: tuple[str, ...]  # the classes that a phase's shares stand for
+    penalty: float  # c of the penalty c Σ W²
+    activated: bool  # whether the last layer's activation gives the logits
+    resets: tuple[str, ...]  # the places of resets that are run
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A way to run the experiment.
+    """A way to run the experiment."""
 
-    Args:
-        design: The name of its design.
-        resets: Where it resets Adam, when it does.
-        penalised: Whether the curve counts the penalty as regret.
-    """
-
-    design: str
-    resets: str
-    penalised: bool
+    design: str  # its name
+    resets: str  # where it resets Adam, when it does
+    penalised: bool  # whether the curve counts the penalty as regret
 
 
 DESIGNS = {
@@ -63,25 +47,6 @@ PROTOCOLS = {
     "as run": Protocol("program", "program", penalised=True),
     "as it should be": Protocol("program", "shifts", penalised=False),
 }
-
-
-class Constants(NamedTuple):
-    """What a schedule of the paper must be told about a network's loss."""
-
-    smoothness: float
-    noise_std: float
-
-
-Method = Callable[[Constants], Schedule]
-
-
-def paper_rule(constants: Constants) -> Schedule:
-    """Return the paper's non-convex rule."""
-    return NonconvexRate(constants.smoothness, constants.noise_std)
-
-
-# The schedules for plain SGD that run beside Adam, by the name on the figure.
-METHODS: dict[str, Method] = {"the paper's rule": paper_rule}
 
 
 def adam_name(design: str, rate: float) -> str:

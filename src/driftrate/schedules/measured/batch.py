@@ -10,27 +10,16 @@ from driftrate.schedules.measured.tuning import LARGEST
 
 
 class Batch(NamedTuple):
-    """What one batch shows.
+    """What one batch shows."""
 
-    Args:
-        first: Whether it is the first one.
-        size: B.
-        growth: B over that of the batch before.
-        square: ‖g‖².
-        spread: The noise of g, where parts show it; else ‖g‖².
-        cross: Mean product of two parts, or None.
-        pairs: 2k/(k - 1) of k parts, or None: the variance of `cross` grows with it.
-        trail: ⟨g, h⟩, or None.
-    """
-
-    first: Array
-    size: Array
-    growth: Array
-    square: Array
-    spread: Array
-    cross: Array
-    pairs: Array
-    trail: Array
+    first: Array  # whether it is the first one
+    size: Array  # B
+    growth: Array  # B over that of the batch before
+    square: Array  # ‖g‖²
+    spread: Array  # the noise of g, where parts show it; else ‖g‖²
+    cross: Array  # mean product of two parts, or None
+    pairs: Array  # 2k/(k - 1) of k parts, or None: the variance of `cross` grows with it
+    trail: Array  # ⟨g, h⟩, or None
 
     @classmethod
     def read(cls, xp: Any, mode: str, state: State, signal: Signal) -> Batch:

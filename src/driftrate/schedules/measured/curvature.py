@@ -15,16 +15,11 @@ class Curvature(NamedTuple):
 
     x = η⟨g, h⟩ is the last step's displacement along the trail h, y the forecast of the next
     product with h, had there been no step, less the product that was seen.
-
-    Args:
-        tuning: The numbers that were tuned.
-        xy: Σ w x y.
-        xx: Σ w x².
     """
 
     tuning: Tuning
-    xy: Array
-    xx: Array
+    xy: Array  # Σ w x y
+    xx: Array  # Σ w x²
 
     @classmethod
     def read(cls, state: State, tuning: Tuning) -> Curvature:
@@ -34,16 +29,7 @@ class Curvature(NamedTuple):
     def measure(
         self, xp: Any, state: State, batch: Batch, noise: Noise, forecast: Forecast, relative: bool
     ) -> Curvature:
-        """Take this batch's product with the trail into the sums.
-
-        Args:
-            xp: The namespace.
-            state: The state before this step.
-            batch: The batch; its product with the trail is there.
-            noise: What is known of its noise.
-            forecast: What was expected of it.
-            relative: Whether the rate is a factor on another one.
-        """
+        """Take this batch's product with the trail into the sums; `state` is that before it."""
         tuning, memory = self.tuning, self.tuning.curvature_memory
         xy, xx = memory * self.xy, memory * self.xx
         level, expected = number(xp, forecast.level), number(xp, forecast.noise)

@@ -32,32 +32,19 @@ class Bank(NamedTuple):
     the last one a target that has just jumped, those between drift. Each has an additive noise s of
     its own: what one takes for signal, another takes for noise, and a shared s would confirm the
     one with the largest weight. Hypotheses lie on the first axis.
-
-    Args:
-        xp: The namespace of the vectors.
-        tuning: The numbers that were tuned.
-        drift: q, the variance of the target's step, in units of the noise.
-        jumped: A mask of the hypothesis of a jump.
-        level: Mean of v.
-        trail: Mean of c.
-        level_var: Variance of v.
-        trail_var: Variance of c.
-        cov: Covariance of v and c.
-        weight: Probability of the hypothesis.
-        additive: s.
     """
 
-    xp: Any
+    xp: Any  # the namespace of the vectors
     tuning: Tuning
-    drift: Array
-    jumped: Array
-    level: Array
-    trail: Array
+    drift: Array  # q, the variance of the target's step, in units of the noise
+    jumped: Array  # a mask of the hypothesis of a jump
+    level: Array  # mean of v
+    trail: Array  # mean of c
     level_var: Array
     trail_var: Array
-    cov: Array
-    weight: Array
-    additive: Array
+    cov: Array  # of v and c
+    weight: Array  # probability of the hypothesis
+    additive: Array  # s
 
     @classmethod
     def read(cls, xp: Any, state: State, tuning: Tuning) -> Bank:
@@ -122,26 +109,14 @@ class Bank(NamedTuple):
         )._valid()
 
     def correct_level(self, product: Array, variance: Array, scale: Array) -> Bank:
-        """Correct by a product of two parts, an observation of v times `scale`.
-
-        Args:
-            product: The product.
-            variance: That of its noise, over scale².
-            scale: How much louder than expected the batch is.
-        """
+        """Correct by a product of two parts, an observation of v; args as in `correct_trail`."""
         total = self.level_var + variance + TINY
         innovation = product / scale - self.level
         weight = self._by_student(innovation, total, scale)
         return self._replace(weight=weight)._observe_level(1.0, innovation, total)
 
     def correct_square(
-        self,
-        square: Array,
-        noise: Array,
-        slope: Array,
-        freedom: Array,
-        tail: float,
-        thin: Array,
+        self, square: Array, noise: Array, slope: Array, freedom: Array, tail: float, thin: Array
     ) -> tuple[Bank, Array, Array]:
         r"""Correct by ‖g‖², whose mean is v + N; return its likelihood without a jump, and tail.
 
@@ -239,10 +214,8 @@ class Bank(NamedTuple):
         """Let the hypothesis change: a drift begins or ends, a jump becomes old.
 
         The mixing step of interacting multiple models: what moves from one hypothesis to another
-        takes its mean and covariance along (moment matching).
-
-        Args:
-            rest: For how many steps the target has rested.
+        takes its mean and covariance along (moment matching). The longer the target has rested, in
+        steps, the less moves.
         """
         xp, here, w, tuning = self.xp, self.jumped, self.weight, self.tuning
         switch = tuning.switch_chance * tuning.switch_patience / (tuning.switch_patience + rest)
@@ -374,17 +347,11 @@ class Bank(NamedTuple):
 
 
 class Jump(NamedTuple):
-    """What the gradient's square says of v, had the target just jumped.
+    """What the gradient's square says of v, had the target just jumped."""
 
-    Args:
-        level: v.
-        variance: Its variance.
-        evidence: How well the square shows a jump, from 0 to 1.
-    """
-
-    level: Array
-    variance: Array
-    evidence: Array
+    level: Array  # v
+    variance: Array  # of v
+    evidence: Array  # how well the square shows a jump, from 0 to 1
 
 
 def log_beta(xp: Any, a: Array, b: float) -> Array:

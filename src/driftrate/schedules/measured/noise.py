@@ -7,39 +7,21 @@ from typing import Any, NamedTuple
 from driftrate.schedules.base import TRAIL, Array, State, real
 from driftrate.schedules.measured.batch import Batch, at_most, clipped, number
 from driftrate.schedules.measured.filter import Bank, Jump
-from driftrate.schedules.measured.tuning import (
-    LARGEST,
-    LEAST_INVERSE,
-    LEAST_JUMP,
-    SMALLEST,
-    Tuning,
-)
+from driftrate.schedules.measured.tuning import LARGEST, LEAST_INVERSE, LEAST_JUMP, SMALLEST, Tuning
 
 
 class Noise(NamedTuple):
-    """What is known of the noise, but for the additive one, which each hypothesis has of its own.
-
-    Args:
-        tuning: The numbers that were tuned.
-        dim: D.
-        slope: κ = (D + 1)/B, as for normal covariates.
-        freedom: Degrees of freedom of the gradient's square, 1/(1/B + 1/D + 2/(BD)).
-        mean: N as it was measured, the unit of drift.
-        recent: N of the last batches, or their ‖g‖² where noise is not seen apart.
-        trail_sq: ‖h‖².
-        dim_weight: The weight of all estimates of 1/D so far.
-        dim_inverse: Their weighted sum.
-    """
+    """What is known of the noise, but for the additive one: each hypothesis has its own."""
 
     tuning: Tuning
-    dim: Array
-    slope: Array
-    freedom: Array
-    mean: Array
-    recent: Array
-    trail_sq: Array
-    dim_weight: Array
-    dim_inverse: Array
+    dim: Array  # D
+    slope: Array  # κ = (D + 1)/B, as for normal covariates
+    freedom: Array  # degrees of freedom of the gradient's square, 1/(1/B + 1/D + 2/(BD))
+    mean: Array  # N as it was measured, the unit of drift
+    recent: Array  # N of the last batches, or their ‖g‖² where noise is not seen apart
+    trail_sq: Array  # ‖h‖²
+    dim_weight: Array  # of all estimates of 1/D so far
+    dim_inverse: Array  # their weighted sum
 
     @classmethod
     def read(
@@ -47,13 +29,8 @@ class Noise(NamedTuple):
     ) -> Noise:
         """Take the noise out of a state, for a batch of its size.
 
-        Args:
-            xp: The namespace.
-            state: The state.
-            batch: The batch.
-            told: The number of coordinates, or None.
-            level: v, to bound D by; or None where it is not bounded.
-            tuning: The numbers that were tuned.
+        `told` is the number of coordinates, or None; `level` v, to bound D by, or None where it is
+        not bounded.
         """
         weight, inverse = state["dim_weight"], state["dim_inverse"]
         if told is not None:
@@ -71,8 +48,7 @@ class Noise(NamedTuple):
             noise = xp.where(mean > batch.spread, mean, batch.spread)
             most = tuning.dim_bound * batch.size * noise / (level + SMALLEST)
             dim = xp.where(batch.first | (dim < most), dim, most)
-        dim = xp.where(dim > 1.0, dim, 1.0)
-        size = batch.size
+        dim, size = xp.where(dim > 1.0, dim, 1.0), batch.size
         freedom = 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
         slope, trail_sq = (dim + 1.0) / size, state["trail_sq"]
         return cls(tuning, dim, slope, freedom, mean, recent, trail_sq, weight, inverse)
@@ -105,13 +81,7 @@ class Noise(NamedTuple):
     ) -> tuple[Bank, State]:
         """Take a batch into the measurement of the noise; return the filter and the noise's leaves.
 
-        Args:
-            xp: The namespace.
-            state: The state before this step.
-            bank: The filter, corrected.
-            batch: The batch.
-            forecast: What was expected of it.
-            relative: Whether the rate is a factor on another one.
+        `state` is that before this step; the filter was corrected by the batch.
         """
         first, tuning = batch.first, self.tuning
         steps = real(xp, state["count"], state["rate"])
@@ -165,8 +135,7 @@ class Noise(NamedTuple):
 
         Not so under Adam: a network that is sure of its labels has quiet batches between loud ones.
         """
-        tuning, vx = self.tuning, bank.xp
-        memory = tuning.recent_memory
+        tuning, vx, memory = self.tuning, bank.xp, self.tuning.recent_memory
         deviation = (2.0 * memory / ((2.0 - memory) * self.freedom)) ** 0.5
         most = (1.0 + tuning.recent_deviations * deviation) * recent
         bank = bank._replace(additive=at_most(vx, bank.additive, most))
