@@ -14,6 +14,7 @@ from driftrate.race.models import MODELS, Floats, Labels, Model
 
 # The models whose scores are linear in the weights.
 LINEAR_MODELS = ("linear", "logistic", "softmax")
+TORCH = ("torch", "torch")
 
 
 class Setup(NamedTuple):
