@@ -53,9 +53,8 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
             try:
                 _write(out, board, settings, plan, len(results))
             except OSError as error:
-                raise DataError(
-                    f"cannot write to {out}: {error.strerror}; run again to go on"
-                ) from error
+                said = f"cannot write to {out}: {error.strerror}; run again to go on"
+                raise DataError(said) from error
         return board
 
     with (
@@ -63,14 +62,8 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         Screen(plan.cells, rows, settings.jobs, show) as screen,
     ):
         written = monotonic()
-        finished = run(
-            plan.cells,
-            store,
-            jobs=settings.jobs,
-            limit=settings.limit,
-            engine=settings.engine,
-            scheduler=settings.scheduler,
-        )
+        how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
+        finished = run(plan.cells, store, **how)
         try:
             for cell, result in finished:
                 results[cell] = result
@@ -87,12 +80,11 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
 def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int) -> None:
     rows = [asdict(row) for row in board.rows]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
-    _write_parquet(out / "leaderboard.parquet", rows)
+    with unfinished(out / "leaderboard.parquet") as piece:
+        _write_parquet(piece, rows)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
-    lead = (
-        f"{part}Batches of {settings.batch}, {settings.seeds} seed{'s' * (settings.seeds != 1)}, "
-        f"driftrate {driftrate.__version__}."
-    )
+    seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
+    lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
     write_whole(out / "index.html", render_race(board, lead, plan.absent))
 
 
@@ -100,11 +92,8 @@ def _write_parquet(path: Path, rows: list[dict[str, object]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {"str": pa.string(), "bool": pa.bool_(), "int": pa.int64()}
-    kinds |= {"Column": pa.string(), "Status": pa.string()}
+    kinds = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64()}
+    kinds["float | None"] = pa.float64()
     # Told beforehand, so that a column without a value has its type all the same.
-    schema = pa.schema(
-        {name: kinds.get(str(kind), pa.float64()) for name, kind in Row.__annotations__.items()}
-    )
-    with unfinished(path) as part:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
+    columns = {key: kinds.get(kind, pa.string()) for key, kind in Row.__annotations__.items()}
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(columns)), path)

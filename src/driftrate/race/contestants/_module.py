@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from driftrate.race.models import Floats, Model
+from driftrate.race.models import Floats, Model
 
 
 class Net(nn.Module):

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerPlayer:
-    """Forward, backward and the optimizer's own step; torch is imported when one is made.
-
-    Args:
-        setup: The model and its seed.
-        options: Those of the optimizer.
-    """
+    """Forward, backward and the optimizer's own step; torch is imported when one is made."""
 
     # The class of the optimizer, as MODULE:CLASS.
     maker: str

@@ -46,8 +46,9 @@ class _Constants:
         other = self.model.gradients(self.before, x, y)[1]
         secant = float(estimate.secant(theta, mean, self.before, other))
         parts = estimate.from_parts(gradients)
+        spread = float(parts.spread)
         weight = max(1.0 / (self.count + 1), 1.0 - _MEMORY)
-        self.variance += weight * (float(parts.spread) * len(x) - self.variance)
+        self.variance += weight * (spread * len(x) - self.variance)
         if secant > 0.0:
             self.smoothness, self.steep = self.largest.update(self.steep, secant)
             self.curvature += weight * (secant - self.curvature)
@@ -55,10 +56,8 @@ class _Constants:
         self.diameter, self.far = self.farthest.update(self.far, distance)
         length = float(np.linalg.norm(theta - self.before)) if self.count else 0.0
         rule = estimate.DebiasedShift(curvature=self.curvature)
-        self.shift, self.moved = rule.update(
-            self.moved,
-            dr.Signal(step_length=length, grad_sq=float(parts.grad_sq), spread=float(parts.spread)),
-        )
+        signal = dr.Signal(step_length=length, grad_sq=float(parts.grad_sq), spread=spread)
+        self.shift, self.moved = rule.update(self.moved, signal)
         self.before = theta
         self.count += 1
 

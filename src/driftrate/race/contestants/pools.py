@@ -62,12 +62,7 @@ class Ader:
 
 
 class HedgedPlayer:
-    """HedgedSGD, by its fast twin, on the flat weights; every copy sees the same batch.
-
-    Args:
-        setup: The model.
-        options: The fields of `HedgedSGD`.
-    """
+    """HedgedSGD, by its fast twin, on the flat weights; every copy sees the same batch."""
 
     def __init__(self, setup: Setup, **options: Any) -> None:
         self.model, rule = setup.model, HedgedSGD(**options)
