@@ -64,9 +64,8 @@ class Row:
 class Placing:
     """A method's place over all streams.
 
-    `streams` is the number it ran on; on `marked` of them it failed, diverged or ran out of time.
-    `seconds_per_step` is the median over streams, and `tied` whether it does not differ
-    significantly from the leader; None if it was not tested.
+    On `marked` of its `streams` it failed, diverged or ran out of time. `tied` is whether it does
+    not differ significantly from the leader, None if untested; the time of a step is the median.
     """
 
     method: str
@@ -80,8 +79,7 @@ class Placing:
     tied: bool | None
 
 
-@dataclass(frozen=True)
-class Lead:
+class Lead(NamedTuple):
     """By which share of the loser's loss the winner's is lower on a stream.
 
     `p` is the p-value of the difference; None if the curves are too short for a test.

@@ -86,8 +86,7 @@ def _span(lines: Sequence[Line], after: float, log: bool) -> tuple[float, float]
     values = values[np.isfinite(values) & ((values > 0) if log else True)]
     if not len(values):
         return 0.0, 1.0
-    if log:
-        values = np.log10(values)
+    values = np.log10(values) if log else values
     low, high = float(values.min()), float(values.max())
     room = 0.06 * (high - low) or 0.1 * abs(high) or 0.5
     return low - room, high + room

@@ -24,18 +24,16 @@ _SECONDS_BETWEEN_PAGES = 20.0
 
 
 def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
-    """Run a race and write `leaderboard.json`, `leaderboard.parquet` and `index.html`.
+    """Run a race, write its table as JSON, Parquet and a page, and return it.
 
-    Finished cells are kept in `out/race.sqlite`, and only what is missing there is played: a race
-    that was stopped goes on where it was.
+    The files are `leaderboard.json`, `leaderboard.parquet` and `index.html`. Finished cells are
+    kept in `race.sqlite`, and only what is missing there is played: a race that was stopped goes on
+    where it was.
 
     Args:
         settings: What to race, and how.
         out: The folder to write to.
         show: Show the table and the time left.
-
-    Returns:
-        The table.
 
     Raises:
         DriftrateError: The settings do not fit, or the folder cannot be written.
@@ -43,9 +41,10 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     check_engine(settings.engine, settings.scheduler)
     plan = make_plan(settings, contestants())
     rows = {spec: source.rows for spec, source in plan.sources.items()}
+    screen = Screen(plan.cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
 
-    def publish(screen: Screen, write: bool) -> Leaderboard:
+    def publish(write: bool) -> Leaderboard:
         board = Leaderboard(results, plan.contestants, plan.names)
         if board.streams:
             screen.draw(board)
@@ -57,10 +56,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
                 raise DataError(said) from error
         return board
 
-    with (
-        CellStore(out / "race.sqlite") as store,
-        Screen(plan.cells, rows, settings.jobs, show) as screen,
-    ):
+    with CellStore(out / "race.sqlite") as store, screen:
         written = monotonic()
         how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
         finished = run(plan.cells, store, **how)
@@ -69,11 +65,11 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
                 results[cell] = result
                 if screen.advance(cell, result):
                     due = monotonic() - written > _SECONDS_BETWEEN_PAGES
-                    publish(screen, write=due)
+                    publish(write=due)
                     written = monotonic() if due else written
         finally:
             finished.close()
-            board = publish(screen, write=True)
+            board = publish(write=True)
     return board
 
 

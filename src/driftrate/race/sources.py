@@ -217,17 +217,16 @@ def _cytometry(model: str | None, batch: int) -> Source:
 
     cells = load_cells(download=False)
     stream = CellStream(cells, batch_size=batch)
-    task: Task = "classes"
 
     def draw(seed: int) -> Iterator[Batch]:
         drawn = stream.batches([seed])
         pairs = ((x[0].astype(np.float64), y[0].astype(np.float64)) for x, y in drawn)
-        return standardised(pairs, task)
+        return standardised(pairs, "classes")
 
     return Source(
         name="cytometry",
-        task=task,
-        model=model or NATURAL[task],
+        task="classes",
+        model=model or NATURAL["classes"],
         fingerprint=cells.fingerprint,
         n_features=cells.expression.shape[1] + 1,
         classes=len(stream.order),

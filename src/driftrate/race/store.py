@@ -162,8 +162,7 @@ class CellStore:
         while not self._closing.wait(BEAT_SECONDS):
             # The next beat may do; if not, `put` says so in the main thread.
             with suppress(DataError), self._change() as base:
-                beat = "UPDATE claims SET beat = ? WHERE owner = ?"
-                base.execute(beat, (time(), self._owner))
+                base.execute("UPDATE claims SET beat = ? WHERE owner = ?", (time(), self._owner))
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import log
 from typing import Any
 
@@ -60,14 +61,12 @@ class _Stream:
 
         self.task, self.outputs = setup.model.task, setup.model.outputs
         self.rate: float | None = lr
-        self.model: Any
-        if self.task == "classes":
-            self.model = linear_model.SoftmaxRegression(optim.SGD(lr))
-        else:
-            regression = self.task == "regression"
-            kind = linear_model.LinearRegression if regression else linear_model.LogisticRegression
-            # The batch has a column of ones where the model has a bias.
-            self.model = kind(optim.SGD(lr), intercept_lr=0.0)
+        # The batch has a column of ones where the model has a bias.
+        self.model: Any = {
+            "regression": partial(linear_model.LinearRegression, intercept_lr=0.0),
+            "binary": partial(linear_model.LogisticRegression, intercept_lr=0.0),
+            "classes": linear_model.SoftmaxRegression,
+        }[self.task](optim.SGD(lr))
 
     def step(self, x: Floats, y: Labels) -> Floats:
         rows = [dict(enumerate(row)) for row in x.tolist()]
