@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from driftrate.race.cell import Cell
-from driftrate.race.child import without_result
+from driftrate.race.cell import Cell, without_result
 from driftrate.race.leaderboard import Leaderboard
 from driftrate.race.page import render_race
 from driftrate.race.significance import block_p_value, compare

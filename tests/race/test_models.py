@@ -55,10 +55,10 @@ def test_a_pool_and_parts_agree_with_one_by_one(task, hidden):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_module_is_the_same_model(task, hidden):
     torch = pytest.importorskip("torch", reason="the twin is a torch module")
-    from driftrate.race.contestants._module import loss, module, tensors
+    from driftrate.race.contestants._module import Net, loss, tensors
 
     model, theta, x, y = problem(task, hidden)
-    net = module(model, theta)
+    net = Net(model, theta)
     features, target = tensors(task, x, y)
     scores = net(features)
     value = loss(task, scores, target)

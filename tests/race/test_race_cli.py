@@ -190,7 +190,7 @@ class TestBadInput:
 def test_time_left_follows_each_methods_pace():
     from race_child import toy_cells
 
-    from driftrate.race.child import without_result
+    from driftrate.race.cell import without_result
 
     fast, slow = (toy_cells([name], ["left", "right"], seeds=1) for name in ("fast", "slow"))
     rows = {"left": 100, "right": 1000}

@@ -13,8 +13,7 @@ import pytest
 
 from driftrate.errors import DataError
 from driftrate.race import store as room
-from driftrate.race.cell import Cell
-from driftrate.race.child import without_result
+from driftrate.race.cell import Cell, without_result
 from driftrate.race.store import CellStore
 
 

@@ -39,9 +39,8 @@ def river(name: str, kind: str | None) -> tuple[tables.Table, str]:
     try:
         from river import datasets
     except ImportError as error:
-        raise MissingDependency(
-            f"river:{name} needs River: pip install 'driftrate[river]'"
-        ) from error
+        said = f"river:{name} needs River: pip install 'driftrate[river]'"
+        raise MissingDependency(said) from error
     maker = getattr(datasets, name, None)
     if not isinstance(maker, type):
         names = ", ".join(n for n in dir(datasets) if n[0].isupper())
@@ -52,10 +51,8 @@ def river(name: str, kind: str | None) -> tuple[tables.Table, str]:
             dataset.download(verbose=False)
         pairs = [(x, y) for x, y in dataset]
     except (OSError, TypeError) as error:
-        raise DataError(
-            f"river:{name} cannot be had: {_line(error)};"
-            " datasets that are not part of the package are downloaded"
-        ) from error
+        hint = "datasets that are not part of the package are downloaded"
+        raise DataError(f"river:{name} cannot be had: {_line(error)}; {hint}") from error
     if not pairs or not isinstance(pairs[0][0], dict) or isinstance(pairs[0][1], dict):
         raise DataError(f"river:{name} is not a table with one target")
     keys = dict.fromkeys(key for x, _ in pairs for key in x)
@@ -72,33 +69,25 @@ def openml(name: str, kind: str | None) -> tuple[tables.Table, str]:
     try:
         from sklearn.datasets import fetch_openml
     except ImportError as error:
-        raise MissingDependency(
-            f"openml:{name} needs scikit-learn: pip install 'driftrate[sklearn]'"
-        ) from error
+        said = f"openml:{name} needs scikit-learn: pip install 'driftrate[sklearn]'"
+        raise MissingDependency(said) from error
     plain, _, edition = name.partition("@")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of every retry; the error below says enough
-            found = fetch_openml(
-                plain,
-                version=int(edition) if edition else "active",
-                as_frame=False,
-                parser="liac-arff",
-            )
+            wanted = int(edition) if edition else "active"
+            found = fetch_openml(plain, version=wanted, as_frame=False, parser="liac-arff")
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"openml:{name} cannot be had: {_line(error)}; it is downloaded once, from openml.org"
-        ) from error
+        hint = "it is downloaded once, from openml.org"
+        raise DataError(f"openml:{name} cannot be had: {_line(error)}; {hint}") from error
     data = found.data.toarray() if hasattr(found.data, "toarray") else found.data
     columns: dict[str, Sequence[Any]] = {}
     for place, key in enumerate(found.feature_names):
         values = data[:, place].astype(np.float64)
         levels = (found.categories or {}).get(key)
-        columns[key] = (
-            values
-            if levels is None
-            else [None if np.isnan(v) else str(levels[int(v)]) for v in values]
-        )
+        if levels is not None:
+            values = [None if np.isnan(v) else str(levels[int(v)]) for v in values]
+        columns[key] = values
     table = _in_memory(f"openml:{name}", columns, list(found.target), kind)
     details = found.details
     return table, f"openml-{details['id']}-{details.get('md5_checksum', details['version'])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,6 @@ def synthetic(spec: str, text: str, model: str | None, batch: int) -> Source:
             of the label noise) and `loss` (`linear` or `logistic`).
         model: The model's name or None; `logistic` chooses the loss where the text does not.
         batch: The number of rows in a batch.
-
-    Returns:
-        The source.
     """
     kind, *pairs = text.split(",")
     if kind not in _KINDS:
@@ -56,13 +54,11 @@ def synthetic(spec: str, text: str, model: str | None, batch: int) -> Source:
     if loss not in _LOSSES:
         raise ConfigError(f"{spec}: loss must be one of {', '.join(_LOSSES)}, got {loss!r}")
     path = _KINDS[kind](**options)
-    stream: Stream = (
-        LinearStream(path, batch, noise)
-        if loss == "linear"
-        else LogisticStream(path, batch, noise, labels="bernoulli")
-    )
-    task: Task = "regression" if loss == "linear" else "binary"
-    source = Source(
+    stream: Stream = LinearStream(path, batch, noise)
+    task: Task = "regression"
+    if loss == "logistic":
+        stream, task = LogisticStream(path, batch, noise, labels="bernoulli"), "binary"
+    return Source(
         name=spec,
         task=task,
         model=model or NATURAL[task],
@@ -76,8 +72,6 @@ def synthetic(spec: str, text: str, model: str | None, batch: int) -> Source:
         key=(spec, loss),
         unplayed=0,
     )
-    source.make_model()
-    return source
 
 
 def _draw(stream: Stream, path: Floats, task: Task, batch: int, seed: int) -> Iterator[Batch]:
@@ -103,11 +97,7 @@ def _sigmoid(x: Floats) -> Floats:
 
 
 def _number(spec: str, pair: str, value: str) -> float | int:
-    try:
-        return int(value)
-    except ValueError:
-        pass
-    try:
-        return float(value)
-    except ValueError:
-        raise ConfigError(f"{spec}: expected a number in {pair!r}") from None
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    raise ConfigError(f"{spec}: expected a number in {pair!r}")

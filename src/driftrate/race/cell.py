@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 from driftrate.errors import ConfigError
 
@@ -101,6 +101,24 @@ class Result(TypedDict):
     error_curve: list[float]
     regret_curve: list[float]
     rate_curve: list[float]
+
+
+def without_result(status: Status, message: str) -> Result:
+    """Return the result of a cell that has no numbers.
+
+    Example:
+        >>> without_result("timeout", "over 60 s in one step")["loss"] is None
+        True
+    """
+    numbers = {"loss": None, "error": None, "regret": None, "steps": 0, "seconds_per_step": 0.0}
+    curves: dict[str, object] = {key: [] for key in Result.__annotations__ if "curve" in key}
+    return cast(Result, {"status": status, "message": message, **numbers, **curves})
+
+
+def one_line(error: BaseException) -> str:
+    """Return what was raised, and the first line of what it says."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def canonical(value: object) -> str:

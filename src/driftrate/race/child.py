@@ -21,7 +21,7 @@ from time import monotonic
 from typing import cast
 
 from driftrate.errors import ConfigError
-from driftrate.race.cell import Cell, Result, Status
+from driftrate.race.cell import Cell, Result, one_line, without_result
 
 # A cell that is in one step this long after its limit is killed.
 GRACE_SECONDS = 5.0
@@ -31,35 +31,8 @@ _ONE_THREAD = dict.fromkeys(
 )
 
 
-def without_result(status: Status, message: str) -> Result:
-    """Return the result of a cell that has no numbers.
-
-    Example:
-        >>> without_result("timeout", "over 60 s in one step")["loss"] is None
-        True
-    """
-    return {
-        "status": status,
-        "message": message,
-        "loss": None,
-        "error": None,
-        "regret": None,
-        "steps": 0,
-        "seconds_per_step": 0.0,
-        "curve_steps": [],
-        "loss_curve": [],
-        "error_curve": [],
-        "regret_curve": [],
-        "rate_curve": [],
-    }
-
-
 class Child:
-    """A process that plays cells, one at a time.
-
-    Args:
-        play: The function that plays a cell, as `MODULE:FUNCTION`.
-    """
+    """A process that plays cells, one at a time, by a function given as `MODULE:FUNCTION`."""
 
     def __init__(self, play: str) -> None:
         self.play_name = play
@@ -78,15 +51,10 @@ class Child:
             raise ConfigError(f"cannot start a process for cells: {self._end()}")
 
     def play(self, cell: Cell, limit: float | None, folder: str) -> Result:
-        """Play a cell; a step that does not return is killed, and the process with it.
+        """Play a cell within a limit of seconds; paths are relative to the folder.
 
-        Args:
-            cell: The cell.
-            limit: Its time limit in seconds, or None.
-            folder: What relative paths are relative to.
-
-        Returns:
-            Its result, with status `timeout` or `failed` if the process did not live to tell.
+        A step that does not return is killed, and the process with it: its status is `timeout`, or
+        `failed` where the process ended by itself.
         """
         self._complaints.seek(0)
         self._complaints.truncate()
@@ -105,12 +73,12 @@ class Child:
         if limit is not None:
             watch.cancel()
             watch.join()
+        if answer and not overrun.is_set():
+            return cast(Result, json.loads(answer))
+        ended = self._end()
         if overrun.is_set():
-            self._end()
             return without_result("timeout", f"over {limit:g} s, the last of them in one step")
-        if not answer:
-            return without_result("failed", self._end())
-        return cast(Result, json.loads(answer))
+        return without_result("failed", ended)
 
     @property
     def alive(self) -> bool:
@@ -173,8 +141,7 @@ def _serve(play_name: str) -> None:
         try:
             result = play(Cell(**request["cell"]), deadline)
         except (Exception, SystemExit) as error:
-            first_line = str(error).partition("\n")[0]
-            result = without_result("failed", f"{type(error).__name__}: {first_line}")
+            result = without_result("failed", one_line(error))
         print(json.dumps(result), file=answers, flush=True)
 
 

@@ -15,9 +15,6 @@ def code_of(contestant: Contestant) -> str:
     It covers the loop and the contestant with all that they import, and the versions of the
     packages that the contestant needs; what only plans, stores or shows a race does not count.
 
-    Args:
-        contestant: The contestant.
-
     Returns:
         64 hexadecimal digits, the same in every process that runs the same code.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +22,6 @@ PLAY = "driftrate.race.play:play"
 # How often to look for cells that another process is at.
 _POLL_SECONDS = 0.5
 Finished = tuple[Cell, Result]
-Tasks = Iterator[tuple[Cell, float | None, str, str, CellStore | None]]
 
 
 class _Stopped(Exception):
@@ -127,6 +126,8 @@ def run(
     Raises:
         DriftrateError: The store cannot be written, or no scheduler answers.
     """
+    from joblib import delayed
+
     check_engine(engine, scheduler)
     within = _within(limit)
     # What is played here is stored before the next cell begins; a cluster cannot reach the store.
@@ -136,15 +137,23 @@ def run(
         return
     with _pool(engine, jobs, scheduler) as pool:
         while todo:
-            dispatch = _Dispatch(todo, store, within)
-            tasks = ((cell, limit, str(Path.cwd()), play, here) for cell in dispatch)
-            with _quietly_closed(pool(tasks)) as finished:
+            left: list[Cell] = []
+            error: list[Exception] = []
+            mine = _claimed(todo, store, within, left, error)
+            rest = (limit, str(Path.cwd()), play, here)
+            finished = pool(delayed(_play)(cell, *rest) for cell in mine)
+            try:
                 for cell, result in finished:
                     if here is None:
                         store.put(cell, result, within)
                     yield cell, result
-            dispatch.check()
-            todo = yield from _stored(dispatch.left, store, within)
+            finally:
+                with warnings.catch_warnings():  # joblib warns of an early stop
+                    warnings.simplefilter("ignore", UserWarning)
+                    finished.close()
+            if error:
+                raise error[0]
+            todo = yield from _stored(left, store, within)
             if todo:
                 sleep(_POLL_SECONDS)
 
@@ -153,75 +162,46 @@ def _stored(
     cells: Sequence[Cell], store: CellStore, limit: float
 ) -> Generator[Finished, None, list[Cell]]:
     """Yield the cells that are done and return the others."""
-    todo = []
+    found = {cell: store.get(cell, limit) for cell in cells}
+    yield from ((cell, result) for cell, result in found.items() if result is not None)
+    return [cell for cell, result in found.items() if result is None]
+
+
+def _claimed(
+    cells: Sequence[Cell], store: CellStore, limit: float, left: list[Cell], error: list[Exception]
+) -> Iterator[Cell]:
+    """Yield the cells that this process gets to claim, and note those that are left to others.
+
+    joblib asks for the next in its own threads: what is raised there would be lost, and joblib
+    wait for ever, so an error is noted, too.
+    """
     for cell in cells:
-        result = store.get(cell, limit)
-        if result is None:
-            todo.append(cell)
+        try:
+            mine = store.claim(cell, limit)
+        except DriftrateError as problem:
+            error.append(problem)
+            return
+        if mine:
+            yield cell
         else:
-            yield cell, result
-    return todo
+            left.append(cell)
 
 
 @contextmanager
-def _quietly_closed(finished: Any) -> Iterator[Iterator[Finished]]:
-    """Close joblib's generator without its warning about an early stop."""
-    try:
-        yield finished
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            finished.close()
-
-
-class _Dispatch:
-    """The cells that this process gets to claim; joblib asks for the next in its own threads."""
-
-    def __init__(self, cells: Sequence[Cell], store: CellStore, limit: float) -> None:
-        self.left: list[Cell] = []
-        self._cells = cells
-        self._store = store
-        self._limit = limit
-        self._error: DriftrateError | None = None
-
-    def __iter__(self) -> Iterator[Cell]:
-        for cell in self._cells:
-            try:
-                mine = self._store.claim(cell, self._limit)
-            except DriftrateError as error:
-                self._error = error  # raised here it would be lost, and joblib wait for ever
-                return
-            if mine:
-                yield cell
-            else:
-                self.left.append(cell)
-
-    def check(self) -> None:
-        """Raise what could not be raised before."""
-        if self._error is not None:
-            raise self._error
-
-
-@contextmanager
-def _pool(engine: str, jobs: int, scheduler: str | None) -> Iterator[Callable[[Tasks], Any]]:
-    """Give a function that plays cells in parallel and yields them as they finish."""
-    from joblib import Parallel, delayed
-
-    def over(parallel: Any) -> Callable[[Tasks], Any]:
-        return lambda tasks: parallel(delayed(_play)(*task) for task in tasks)
+def _pool(engine: str, jobs: int, scheduler: str | None) -> Iterator[Any]:
+    """Give joblib's runner of calls, which yields what they return as they finish."""
+    from joblib import Parallel, parallel_config
 
     options: Any = {"return_as": "generator_unordered", "batch_size": 1}
     try:
         if engine == "local":
             # Threads, since each only waits for a process that it may have to kill: joblib's own
             # processes are a pool in which one that is killed ends them all.
-            yield over(Parallel(jobs, backend="threading", pre_dispatch="n_jobs", **options))
+            yield Parallel(jobs, backend="threading", pre_dispatch="n_jobs", **options)
         else:
-            from joblib import parallel_config
-
             with _client(jobs, scheduler) as client, parallel_config("dask", client=client):
                 try:
-                    yield over(Parallel(jobs, pre_dispatch="2*n_jobs", **options))
+                    yield Parallel(jobs, pre_dispatch="2*n_jobs", **options)
                 finally:
                     client.run(_end_children)
     finally:
@@ -233,24 +213,21 @@ def _client(jobs: int, scheduler: str | None) -> Iterator[Any]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError as missing:
-        raise MissingDependency(
-            "--engine dask needs distributed: pip install 'driftrate[race]'"
-        ) from missing
+        said = "--engine dask needs distributed: pip install 'driftrate[race]'"
+        raise MissingDependency(said) from missing
     if scheduler is not None:
         try:
             client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"no Dask scheduler answers at {scheduler}: {error}; give host:port"
-            ) from error
+            said = f"no Dask scheduler answers at {scheduler}: {error}; give host:port"
+            raise ConfigError(said) from error
         with client:
             if not client.ncores():
                 raise ConfigError(f"the Dask scheduler at {scheduler} has no workers: start some")
             yield client
         return
     # Threads: the work is done in child processes all the same.
-    cluster = distributed.LocalCluster(
-        n_workers=jobs, threads_per_worker=1, processes=False, dashboard_address=None
-    )
+    threads = {"n_workers": jobs, "threads_per_worker": 1, "processes": False}
+    cluster = distributed.LocalCluster(**threads, dashboard_address=None)
     with cluster, distributed.Client(cluster, set_as_default=False) as client:
         yield client

@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from driftrate.race.cell import Cell, Result, Status
 from driftrate.race.significance import LEVEL, Comparison, block_p_value, compare
+
+if TYPE_CHECKING:
+    from driftrate.race.contestants import Contestant
 
 # Chosen before any race was run: the method of ours that the claim is about.
 FLAGSHIP = "HedgedSGD"
@@ -23,50 +26,18 @@ Curve = Literal["loss", "error", "regret", "rate"]
 _WORST_FIRST: tuple[Status, ...] = ("failed", "timeout", "diverged", "ok")
 
 
-class Entrant(Protocol):
-    """What the table says of a contestant."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def family(self) -> str:
-        """The kind of method it is."""
-
-    @property
-    def first_order(self) -> bool:
-        """Whether it uses gradients alone."""
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is driftrate's."""
-
-
 @dataclass(frozen=True)
 class Row:
     """One method at one setting on one stream.
 
-    Args:
-        stream: The stream's name.
-        method: The method's name.
-        family: The kind of method.
-        first_order: Whether it uses gradients alone.
-        ours: Whether it is driftrate's.
-        column: `default`, `best` (the setting of the grid with the lowest loss, chosen in
-            hindsight), or `grid` (any other point). A default that is best is in two rows.
-        setting: `"default"`, or a point of the grid as JSON.
-        status: `ok`, or the worst that happened with any seed.
-        message: What happened.
-        seeds: How many seeds there are.
-        loss: The mean prequential loss; None unless every seed is ok.
-        loss_error: The standard error of `loss` over seeds; None with one.
-        error: The mean prequential error.
-        regret: The mean dynamic regret; None where no oracle is known.
-        rank: The place by loss among all methods of this column, ties shared; None for `grid`.
-        rank_first_order: The same among first-order methods alone.
-        seconds_per_step: The mean wall time of a step.
-        steps: The number of steps.
+    `column` is `default`, `best` (the setting of the grid with the lowest loss, chosen in
+    hindsight), or `grid` (any other point); a default that is best is in two rows. `setting` is
+    `"default"`, or a point of the grid as JSON. `status` is `ok`, or the worst that happened with
+    any seed, and `message` what happened. `loss`, `error` and `regret` are means over seeds of the
+    prequential loss and error and of the dynamic regret, None unless every seed is ok (and for the
+    regret where no oracle is known); `loss_error` is the standard error of `loss`, None with one
+    seed. `rank` is the place by loss among all methods of this column, ties shared, and
+    `rank_first_order` that among first-order methods alone; None for `grid`.
     """
 
     stream: str
@@ -93,16 +64,8 @@ class Row:
 class Placing:
     """A method's place over all streams.
 
-    Args:
-        method: The method's name.
-        family: The kind of method.
-        first_order: Whether it uses gradients alone.
-        ours: Whether it is driftrate's.
-        mean_rank: Its mean rank.
-        streams: The number of streams it ran on.
-        marked: On how many of them it failed, diverged or ran out of time.
-        seconds_per_step: The median over streams of the wall time of a step.
-        tied: Whether it does not differ significantly from the leader; None if it was not tested.
+    On `marked` of its `streams` it failed, diverged or ran out of time. `tied` is whether it does
+    not differ significantly from the leader, None if untested; the time of a step is the median.
     """
 
     method: str
@@ -116,19 +79,12 @@ class Placing:
     tied: bool | None
 
 
-@dataclass(frozen=True)
-class Lead:
-    """How far one method is ahead of another on a stream.
+class Lead(NamedTuple):
+    """By which share of the loser's loss the winner's is lower on a stream.
 
-    Args:
-        winner: The one with the lower loss.
-        loser: The other.
-        share: By which share of the loser's loss it is lower.
-        p: The p-value of the difference; None if the curves are too short for a test.
+    `p` is the p-value of the difference; None if the curves are too short for a test.
     """
 
-    winner: Row
-    loser: Row
     share: float
     p: float | None
 
@@ -158,7 +114,7 @@ class Leaderboard:
     def __init__(
         self,
         results: Mapping[Cell, Result],
-        contestants: Mapping[str, Entrant],
+        contestants: Mapping[str, Contestant],
         streams: Mapping[str, str],
     ) -> None:
         self._contestants = contestants
@@ -167,9 +123,8 @@ class Leaderboard:
             group = (streams[cell.stream], cell.method, cell.setting)
             groups.setdefault(group, []).append(results[cell])
         # In a race that has only begun, a grid waits for its default.
-        self._groups = {
-            key: found for key, found in groups.items() if (*key[:2], "default") in groups
-        }
+        whole = [key for key in groups if (*key[:2], "default") in groups]
+        self._groups = {key: groups[key] for key in whole}
         present = {stream for stream, _, _ in self._groups}
         self.streams = [name for name in streams.values() if name in present]
 
@@ -179,17 +134,16 @@ class Leaderboard:
         rows: list[Row] = []
         for stream in self.streams:
             found = [self._row(*group) for group in self._groups if group[0] == stream]
-            default = [row for row in found if row.column == "default"]
             grid = [row for row in found if row.column == "grid"]
-            rows += _ranked(default)
+            rows += _ranked([row for row in found if row.column == "default"])
             if grid:
-                best = [_best([row for row in found if row.method == one.method]) for one in found]
-                best = list({row.method: replace(row, column="best") for row in best}.values())
-                rows += _ranked(best)
-                taken = {(row.method, row.setting) for row in best}
-                rows += sorted(
-                    (row for row in grid if (row.method, row.setting) not in taken), key=_order
-                )
+                # Where nothing was better, the default is the best.
+                order = sorted(found, key=lambda row: (_order(row), row.column != "default"))
+                best = {row.method: row for row in reversed(order)}
+                methods = dict.fromkeys(row.method for row in found)
+                rows += _ranked([replace(best[name], column="best") for name in methods])
+                left = [row for row in grid if row is not best[row.method]]
+                rows += sorted(left, key=_order)
         return rows
 
     def _row(self, stream: str, method: str, setting: str) -> Row:
@@ -238,20 +192,12 @@ class Leaderboard:
         return steps, np.asarray(curves, float)
 
     def comparison(self, column: Column = "default", first_order: bool = False) -> Comparison:
-        """Compare the methods that ran on every stream.
-
-        Args:
-            column: At their defaults, or each at its best.
-            first_order: Among first-order methods alone.
-        """
+        """Compare the methods that ran on every stream, or the first-order ones among them."""
         table = self._table(column, first_order)
         whole = {name: rows for name, rows in table.items() if len(rows) == len(self.streams)}
         if not whole:
             return Comparison("no method ran on every stream", "", frozenset())
-        ranks = {
-            name: [float(row.rank_first_order if first_order else row.rank or 0) for row in rows]  # type: ignore[arg-type]
-            for name, rows in whole.items()
-        }
+        ranks = {name: _ranks(rows, first_order) for name, rows in whole.items()}
         return compare(ranks, {name: [_order(row) for row in rows] for name, rows in whole.items()})
 
     def _table(self, column: Column, first_order: bool) -> dict[str, list[Row]]:
@@ -262,30 +208,22 @@ class Leaderboard:
         return table
 
     def placings(self, column: Column = "default", first_order: bool = False) -> list[Placing]:
-        """Return every method's place over the streams, the leader first.
-
-        Args:
-            column: At their defaults, or each at its best.
-            first_order: Among first-order methods alone.
-        """
-        table = self._table(column, first_order)
-        comparison = self.comparison(column, first_order)
-        placings = []
-        for name, rows in table.items():
-            ranks = [row.rank_first_order if first_order else row.rank for row in rows]
-            placings.append(
-                Placing(
-                    method=name,
-                    family=rows[0].family,
-                    first_order=rows[0].first_order,
-                    ours=rows[0].ours,
-                    mean_rank=float(np.mean(np.asarray(ranks, float))),
-                    streams=len(rows),
-                    marked=sum(row.status != "ok" for row in rows),
-                    seconds_per_step=float(np.median([row.seconds_per_step for row in rows])),
-                    tied=name in comparison.tied if len(rows) == len(self.streams) else None,
-                )
+        """Return the place of every method, or first-order one, over the streams; leader first."""
+        tied = self.comparison(column, first_order).tied
+        placings = [
+            Placing(
+                method=name,
+                family=rows[0].family,
+                first_order=rows[0].first_order,
+                ours=rows[0].ours,
+                mean_rank=float(np.mean(_ranks(rows, first_order))),
+                streams=len(rows),
+                marked=sum(row.status != "ok" for row in rows),
+                seconds_per_step=float(np.median([row.seconds_per_step for row in rows])),
+                tied=name in tied if len(rows) == len(self.streams) else None,
             )
+            for name, rows in self._table(column, first_order).items()
+        ]
         return sorted(placings, key=lambda placing: (placing.mean_rank, placing.method))
 
     def lead(self, winner: Row, loser: Row) -> Lead:
@@ -294,20 +232,18 @@ class Leaderboard:
         share = 1.0 - one / two if two > 0 else 0.0
         steps, first = self.curves(winner, "loss")
         others, second = self.curves(loser, "loss")
-        p = None
-        if steps and steps == others and math.isfinite(two):
-            p = block_p_value(steps, first.mean(axis=0), second.mean(axis=0))
-        return Lead(winner, loser, share, p)
+        fair = steps and steps == others and math.isfinite(two)
+        p = block_p_value(steps, first.mean(axis=0), second.mean(axis=0)) if fair else None
+        return Lead(share, p)
 
     def against_constant(self, method: str, column: Column = "default") -> Wins | None:
         """Compare a method with the best constant rate, chosen in hindsight for each stream."""
         reference = {row.stream: row for row in self._table("best", False).get(CONSTANT, ())}
-        rows = [
-            row for row in self._table(column, False).get(method, ()) if row.stream in reference
-        ]
-        if not rows:
+        rows = self._table(column, False).get(method, ())
+        there = [row for row in rows if row.stream in reference]
+        if not there:
             return None
-        pairs = [(_order(row), _order(reference[row.stream])) for row in rows]
+        pairs = [(_order(row), _order(reference[row.stream])) for row in there]
         ratios = [one / two for one, two in pairs if two > 0]
         ratio = math.exp(float(np.mean(np.log(ratios)))) if ratios and min(ratios) > 0 else math.nan
         return Wins(sum(one < two for one, two in pairs), len(pairs), ratio)
@@ -317,9 +253,9 @@ def _order(row: Row) -> float:
     return math.inf if row.loss is None else row.loss
 
 
-def _best(rows: Sequence[Row]) -> Row:
-    """Return the row with the lowest loss; the default if nothing was better."""
-    return min(rows, key=lambda row: (_order(row), row.column != "default"))
+def _ranks(rows: Sequence[Row], first_order: bool) -> list[float]:
+    ranks = [row.rank_first_order if first_order else row.rank for row in rows]
+    return [rank for rank in ranks if rank is not None]  # only rows of a grid have none
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:

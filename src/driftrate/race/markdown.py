@@ -36,11 +36,7 @@ def _placings(board: Leaderboard) -> str:
         if best:
             wins = board.against_constant(one.method)
             row.append(f"{best[one.method].mean_rank:.1f}")
-            row += (
-                ["–", "–"]
-                if wins is None
-                else [f"{wins.won} of {wins.streams}", f"{wins.ratio:.3f}"]
-            )
+            row += [f"{wins.won} of {wins.streams}", f"{wins.ratio:.3f}"] if wins else ["–", "–"]
         rows.append([*row, f"{one.marked}", duration(one.seconds_per_step)])
     return _table(heads, rows) + "\n\n● not told apart from the leader."
 

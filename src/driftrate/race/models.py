@@ -151,7 +151,7 @@ class Model:
             return scores, loss, product(x, residual)
         hidden, second = inner
         back = (residual @ np.swapaxes(second[..., :-1, :], -1, -2)) * (hidden[..., :-1] > 0)
-        both = [product(x, back), product(hidden, residual)]
+        both = product(x, back), product(hidden, residual)
         return scores, loss, np.concatenate(both, axis=-1)
 
     def _forward(self, theta: Floats, x: Floats) -> tuple[Floats, ...]:
@@ -176,9 +176,6 @@ def make_model(name: str, task: Task, features: int, classes: int) -> Model:
         features: The number of columns, the bias column among them.
         classes: The number of classes, 0 for a regression.
 
-    Returns:
-        The model.
-
     Example:
         >>> make_model("softmax", "classes", features=5, classes=3).size
         15
@@ -187,8 +184,7 @@ def make_model(name: str, task: Task, features: int, classes: int) -> Model:
         raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
     if name not in ("mlp", NATURAL[task]):
         what = {"regression": "numbers", "binary": "two classes", "classes": f"{classes} classes"}
-        raise ConfigError(
-            f"model {name!r} does not fit a target of {what[task]}: use {NATURAL[task]} or mlp"
-        )
+        fits = f"a target of {what[task]}: use {NATURAL[task]} or mlp"
+        raise ConfigError(f"model {name!r} does not fit {fits}")
     outputs = classes if task == "classes" else 1
     return Model(task, features, outputs, HIDDEN if name == "mlp" else 0)

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
 import numpy as np
 
 from driftrate._html import document
-from driftrate.race.leaderboard import (
-    CONSTANT,
-    FLAGSHIP,
-    Column,
-    Curve,
-    Leaderboard,
-    Placing,
-    Row,
-)
+from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Curve, Leaderboard, Placing, Row
 from driftrate.race.plots import Line, line, panel
 from driftrate.race.words import TEST, duration, figures, overall, setting_words, verdict
 
 # Okabe and Ito's palette; one role, one colour, on every stream.
-_OURS, _OURS_TOO, _WINNER, _REFERENCE, _SECOND_ORDER = (
-    "#0072B2",
-    "#009E73",
-    "#D55E00",
-    "#E69F00",
-    "#CC79A7",
-)
+_OURS, _OURS_TOO, _WINNER = "#0072B2", "#009E73", "#D55E00"
+_REFERENCE, _SECOND_ORDER = "#E69F00", "#CC79A7"
 _STYLE = """
 section.stream h2 { overflow-wrap: anywhere; }
 ul.says { margin: .6rem 0 1.2rem; padding-left: 1.2rem; } ul.says li { margin: .15rem 0; }
@@ -87,90 +75,90 @@ document.querySelectorAll("section.stream").forEach(section => {
 
 
 def render_race(board: Leaderboard, lead: str, absent: Mapping[str, str]) -> str:
-    """Return the page.
+    """Return the page as HTML with everything inside.
 
     Args:
         board: The results.
         lead: A line on how they were made.
         absent: Why methods are not in the race.
-
-    Returns:
-        HTML with everything inside.
     """
-    says = "".join(f"<li>{escape(text)}</li>" for text in overall(board))
+    says = overall(board)
     missing = "; ".join(f"{name} ({reason})" for name, reason in absent.items())
     left_out = f'<p class="note">Not in the race: {escape(missing)}.</p>' if missing else ""
     body = f"""<h1>The race: {len(board.streams)} stream{"s" * (len(board.streams) != 1)}, \
 {len(board.placings())} methods</h1>
 <p class="lead">Prequential loss: every batch is predicted, then learned from. {escape(lead)}</p>
-{f'<ul class="says">{says}</ul>' if says else ""}
+{_list(says) if says else ""}
 {_placings(board)}
-{_heat(board, "default")}
+{_heat(board)}
 {left_out}
 {"".join(_stream(board, stream) for stream in board.streams)}
 {_SCRIPT}"""
     return document("driftrate: the race", _STYLE, body)
 
 
+def _list(lines: Sequence[str]) -> str:
+    return f'<ul class="says">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
+
+
+def _head(text: str) -> str:
+    return f'<th class="n">{text}</th>'
+
+
+def _number(text: str) -> str:
+    return f'<td class="n">{text}</td>'
+
+
+def _row(cells: Sequence[str], ours: bool, more: str = "") -> str:
+    return f'<tr class="{"ours" if ours else ""}"{more}>{"".join(cells)}</tr>'
+
+
+def _table(heads: Sequence[str], rows: Sequence[str], kind: str = "") -> str:
+    return (
+        f'<div class="scroll"><table{kind}><thead><tr>{"".join(heads)}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
 def _placings(board: Leaderboard) -> str:
-    comparison = board.comparison()
-    placings = board.placings()
-    first = {one.method: one for one in board.placings(first_order=True)}
-    best = {one.method: one for one in board.placings("best")} if board.has_grid else {}
+    comparison, placings = board.comparison(), board.placings()
+    first = {one.method: one.mean_rank for one in board.placings(first_order=True)}
+    best = {one.method: one.mean_rank for one in board.placings("best")} if board.has_grid else {}
     width = max(len(board.of(stream)) for stream in board.streams)
-    lead = placings[0].mean_rank
     reach = comparison.critical_difference
     rows = []
     for place, one in enumerate(placings, 1):
-        strip = _strip(one, best.get(one.method), width, lead, reach)
-        wins = board.against_constant(one.method)
-        against = "–" if wins is None else f"{wins.won} of {wins.streams} · {wins.ratio:.3f}"
-        rank = first[one.method].mean_rank if one.method in first else None
-        rows.append(
-            f'<tr class="{"ours" if one.ours else ""}"><td class="n">{place}</td>'
-            f'<td class="who">{escape(one.method)}{_tags(one, len(board.streams))}</td>'
-            f'<td class="n">{"●" if one.tied else ""} {one.mean_rank:.1f}</td>'
-            f'<td class="strip">{strip}</td>'
-            f'<td class="n">{figures(rank, 3)}</td>'
-            + (
-                f'<td class="n">{_mean_rank(best.get(one.method))}</td><td class="n">{against}</td>'
-                if best
-                else ""
-            )
-            + f'<td class="n">{duration(one.seconds_per_step)}</td></tr>'
-        )
-    heads = '<th class="n"></th><th>method</th><th class="n">mean rank<br>at default</th>'
-    heads += f"<th>1 {'&nbsp;' * 2} filled: default{', ring: best' if best else ''}</th>"
-    heads += '<th class="n">among<br>first-order</th>'
+        ring, wins = best.get(one.method), board.against_constant(one.method)
+        strip = _strip(one, ring, width, placings[0].mean_rank, reach)
+        cells = [
+            _number(f"{place}"),
+            f'<td class="who">{escape(one.method)}{_tags(one, len(board.streams))}</td>',
+            _number(f"{'●' if one.tied else ''} {one.mean_rank:.1f}"),
+            f'<td class="strip">{strip}</td>',
+            _number(figures(first.get(one.method), 3)),
+        ]
+        if best:
+            won = "–" if wins is None else f"{wins.won} of {wins.streams} · {wins.ratio:.3f}"
+            cells += [_number("–" if ring is None else f"{ring:.1f}"), _number(won)]
+        rows.append(_row([*cells, _number(duration(one.seconds_per_step))], one.ours))
+    heads = [_head(""), "<th>method</th>", _head("mean rank<br>at default")]
+    heads.append(f"<th>1 {'&nbsp;' * 2} filled: default{', ring: best' if best else ''}</th>")
+    heads.append(_head("among<br>first-order"))
     if best:
-        heads += '<th class="n">at best,<br>hindsight</th>'
-        heads += '<th class="n">default against the best constant<br>'
-        heads += "rate in hindsight: won · loss ratio</th>"
-    heads += '<th class="n">a step</th>'
-    p = "" if comparison.p is None else f" All alike: p = {comparison.p:.2g}."
-    band = (
-        ""
-        if reach is None
-        else f" The critical difference is {reach:.1f} ranks: the shaded band, from the leader."
-    )
-    note = (
-        f"● not told apart from the leader: {comparison.test}.{p}{band} A method that failed, "
-        "diverged or ran out of time shares the last place of that stream. "
-        + (
-            "“At best” is the setting of a small grid with the lowest loss on that very stream, "
-            "which nobody knows beforehand."
-            if best
-            else ""
-        )
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
-        f'</table></div><p class="note">{escape(note)}</p>'
-    )
-
-
-def _mean_rank(placing: Placing | None) -> str:
-    return "–" if placing is None else f"{placing.mean_rank:.1f}"
+        against = "default against the best constant<br>rate in hindsight: won · loss ratio"
+        heads += [_head("at best,<br>hindsight"), _head(against)]
+    heads.append(_head("a step"))
+    note = f"● not told apart from the leader: {comparison.test}."
+    if comparison.p is not None:
+        note += f" All alike: p = {comparison.p:.2g}."
+    if reach is not None:
+        note += f" The critical difference is {reach:.1f} ranks: the shaded band, from the leader."
+    note += " A method that failed, diverged or ran out of time shares the last place of that "
+    note += "stream. "
+    if best:
+        note += "“At best” is the setting of a small grid with the lowest loss on that very "
+        note += "stream, which nobody knows beforehand."
+    return f'{_table(heads, rows)}<p class="note">{escape(note)}</p>'
 
 
 def _tags(one: Placing, streams: int) -> str:
@@ -182,7 +170,7 @@ def _tags(one: Placing, streams: int) -> str:
     return "".join(f'<span class="tag">{escape(tag)}</span>' for tag in tags)
 
 
-def _strip(one: Placing, best: Placing | None, width: int, lead: float, reach: float | None) -> str:
+def _strip(one: Placing, best: float | None, width: int, lead: float, reach: float | None) -> str:
     """Draw a mean rank on a line from the first place to the last."""
     colour = _OURS if one.ours else "#4a5058"
 
@@ -195,7 +183,7 @@ def _strip(one: Placing, best: Placing | None, width: int, lead: float, reach: f
         band = f'<rect x="{x(lead):.1f}%" y="0" width="{span:.1f}%" height="24" fill="#eef2f6"/>'
     ring = ""
     if best is not None:
-        ring = f'<circle cx="{x(best.mean_rank):.1f}%" cy="12" r="4" fill="#fff" stroke="{colour}"'
+        ring = f'<circle cx="{x(best):.1f}%" cy="12" r="4" fill="#fff" stroke="{colour}"'
         ring += ' stroke-width="1.5"/>'
     return (
         f'<svg aria-hidden="true">{band}<line x1="2%" x2="98%" y1="12" y2="12" stroke="#d9dde3"/>'
@@ -203,30 +191,21 @@ def _strip(one: Placing, best: Placing | None, width: int, lead: float, reach: f
     )
 
 
-def _heat(board: Leaderboard, column: Column) -> str:
+def _heat(board: Leaderboard) -> str:
     """Draw the rank of each method on each stream."""
     if len(board.streams) < 2:
         return ""
-    by_place = {(row.method, row.stream): row for row in board.rows if row.column == column}
-    heads = "".join(
+    of_stream = {stream: {row.method: row for row in board.of(stream)} for stream in board.streams}
+    heads = [
         f'<th><a href="#{_anchor(board, name)}"><span>{escape(name)}</span></a></th>'
         for name in board.streams
-    )
+    ]
     rows = []
-    for one in board.placings(column):
-        cells = "".join(
-            _heat_cell(by_place.get((one.method, stream)), len(board.of(stream, column)))
-            for stream in board.streams
-        )
-        rows.append(
-            f'<tr class="{"ours" if one.ours else ""}"><td class="who">{escape(one.method)}</td>'
-            f"{cells}</tr>"
-        )
-    return (
-        f"<h2>Rank on each stream, at defaults</h2>"
-        f'<div class="scroll"><table class="heat"><thead><tr><th></th>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    for one in board.placings():
+        cells = [_heat_cell(found.get(one.method), len(found)) for found in of_stream.values()]
+        rows.append(_row([f'<td class="who">{escape(one.method)}</td>', *cells], one.ours))
+    table = _table(["<th></th>", *heads], rows, ' class="heat"')
+    return f"<h2>Rank on each stream, at defaults</h2>{table}"
 
 
 def _heat_cell(row: Row | None, count: int) -> str:
@@ -237,11 +216,8 @@ def _heat_cell(row: Row | None, count: int) -> str:
         return f'<td style="background:#fbdfd3;color:#8f2d00" title="{hint}">×</td>'
     depth = 1 - ((row.rank or 1) - 1) / max(count - 1, 1)
     ink = "#fff" if depth > 0.6 else "#22272e"
-    hint = escape(f"loss {figures(row.loss)}")
-    return (
-        f'<td style="background:rgb(0 90 145/{depth**1.6:.2f});color:{ink}" title="{hint}">'
-        f"{row.rank:g}</td>"
-    )
+    style = f"background:rgb(0 90 145/{depth**1.6:.2f});color:{ink}"
+    return f'<td style="{style}" title="loss {escape(figures(row.loss))}">{row.rank:g}</td>'
 
 
 def _anchor(board: Leaderboard, stream: str) -> str:
@@ -250,50 +226,37 @@ def _anchor(board: Leaderboard, stream: str) -> str:
 
 def _stream(board: Leaderboard, stream: str) -> str:
     rows = board.of(stream)
-    says = "".join(f"<li>{escape(text)}</li>" for text in verdict(board, stream))
     groups = {row.method: place for place, row in enumerate(rows)}
     colours = _colours(rows)
     hindsight = _hindsight(board, stream)
     if hindsight is not None:
         # What it does untuned is one of the crowd; the reference is what it could do.
         colours.pop(CONSTANT, None)
-    chips = "".join(
-        f'<button data-m="{groups[row.method]}"{_chip(colours.get(row.method))}>'
-        f"{escape(row.method)}</button>"
-        for row in rows
-    )
+    chips = [_chip(groups[row.method], row.method, colours.get(row.method)) for row in rows]
     if hindsight is not None:
-        chips += (
-            f'<button data-m="{groups[CONSTANT]}"{_chip(_REFERENCE)}>'
-            f"dashed: best constant rate in hindsight, {escape(setting_words(hindsight))}</button>"
-        )
-    pictures = "".join(_panels(board, stream, hindsight, groups, colours))
+        text = f"dashed: best constant rate in hindsight, {setting_words(hindsight)}"
+        chips.append(_chip(groups[CONSTANT], text, _REFERENCE))
+    pictures = _panels(board, stream, hindsight, groups, colours)
     return (
         f'<section class="stream" id="{_anchor(board, stream)}"><h2>{escape(stream)}</h2>'
-        f'<ul class="says">{says}</ul><div class="chips">{chips}</div>'
+        f'{_list(verdict(board, stream))}<div class="chips">{"".join(chips)}</div>'
         f'<div class="panels">{pictures}</div>{_all_rows(board, stream, groups)}</section>'
     )
 
 
-def _chip(colour: str | None) -> str:
-    return "" if colour is None else f' class="k" style="--c:{colour}"'
+def _chip(group: int, text: str, colour: str | None) -> str:
+    look = "" if colour is None else f' class="k" style="--c:{colour}"'
+    return f'<button data-m="{group}"{look}>{escape(text)}</button>'
 
 
 def _colours(rows: Sequence[Row]) -> dict[str, str]:
     """Return the methods worth following on a stream; the rest is the crowd."""
-    ours = [row.method for row in rows if row.ours]
-    second = next((row.method for row in rows if not row.first_order and row.loss), None)
-    chosen = FLAGSHIP if FLAGSHIP in ours else next(iter(ours), None)
-    too = next((name for name in ours if name != chosen), None)
-    found = {
-        chosen: _OURS,
-        too: _OURS_TOO,
-        second: _SECOND_ORDER,
-        CONSTANT if any(row.method == CONSTANT for row in rows) else None: _REFERENCE,
-    }
-    found = {name: colour for name, colour in found.items() if name is not None}
-    found.setdefault(rows[0].method, _WINNER)
-    return {name: colour for name, colour in found.items() if name is not None}
+    ours = sorted((row.method for row in rows if row.ours), key=lambda name: name != FLAGSHIP)
+    second = [row.method for row in rows if not row.first_order and row.loss]
+    found = dict(zip(ours, (_OURS, _OURS_TOO), strict=False))
+    found |= dict.fromkeys(second[:1], _SECOND_ORDER)
+    found |= {row.method: _REFERENCE for row in rows if row.method == CONSTANT}
+    return {rows[0].method: _WINNER, **found}
 
 
 def _hindsight(board: Leaderboard, stream: str) -> Row | None:
@@ -308,12 +271,14 @@ def _panels(
     hindsight: Row | None,
     groups: Mapping[str, int],
     colours: Mapping[str, str],
-) -> list[str]:
+) -> str:
     rows = [row for row in board.of(stream) if row.status == "ok"]
+    if hindsight:
+        rows.append(hindsight)
 
     def lines(kind: Curve) -> list[Line]:
         found = []
-        for row in [*rows, *([hindsight] if hindsight else [])]:
+        for row in rows:
             steps, runs = board.curves(row, kind)
             late = row is hindsight
             if steps:
@@ -322,31 +287,26 @@ def _panels(
                 found.append(line(groups[row.method], label, colour, steps, runs, late))
         return found
 
-    pictures = []
-    losses = lines("loss")
-    if losses:
-        pictures.append(panel("Mean loss so far", losses, settle=0.1))
-        regrets = lines("regret")
-        if regrets:
-            pictures.append(panel("Dynamic regret, summed", regrets))
+    pictures = ""
+    if losses := lines("loss"):
+        pictures += panel("Mean loss so far", losses, settle=0.1)
+        if regrets := lines("regret"):
+            pictures += panel("Dynamic regret, summed", regrets)
         else:
-            pictures.append(panel("Loss above the winner's, summed", _excess(losses)))
-    rates = lines("rate")
-    if rates:
-        pictures.append(panel("Rate (logarithmic)", rates, log=True))
+            pictures += panel("Loss above the winner's, summed", _excess(losses))
+    if rates := lines("rate"):
+        pictures += panel("Rate (logarithmic)", rates, log=True)
     return pictures
 
 
 def _excess(losses: Sequence[Line]) -> list[Line]:
     """Return what each has lost to the first, summed up, from running means."""
-    best = losses[0]
-    steps = np.asarray(best.steps, float)
-    return [
-        Line(one.group, one.label, one.colour, one.steps, gap, gap, gap, one.dashed)
-        for one in losses
-        if list(one.steps) == list(best.steps)
-        for gap in [(one.middle - best.middle) * steps]
-    ]
+    best, found = losses[0], []
+    for one in losses:
+        if list(one.steps) == list(best.steps):
+            gap = (one.middle - best.middle) * np.asarray(best.steps, float)
+            found.append(replace(one, low=gap, middle=gap, high=gap))
+    return found
 
 
 def _all_rows(board: Leaderboard, stream: str, groups: Mapping[str, int]) -> str:
@@ -357,28 +317,24 @@ def _all_rows(board: Leaderboard, stream: str, groups: Mapping[str, int]) -> str
         cells = [f'<td class="who">{escape(row.method)}</td>']
         if row.status == "ok":
             error = "" if row.loss_error is None else f" ± {row.loss_error:.1g}"
-            cells.append(f'<td class="n">{row.rank:g}</td>')
-            cells.append(f'<td class="n">{figures(row.loss)}{error}</td>')
-            cells.append(f'<td class="n">{figures(row.error)}</td>')
+            shown = [f"{row.rank:g}", figures(row.loss) + error, figures(row.error)]
+            cells += map(_number, shown)
         else:
             hint = escape(f"{row.status}: {row.message}")
-            cells.append(f'<td class="n">×</td><td colspan="2">{hint}</td>')
-        cells += [f'<td class="n">{figures(row.regret)}</td>'] * regret
+            cells.append(f'{_number("×")}<td colspan="2">{hint}</td>')
+        cells += [_number(figures(row.regret))] * regret
         if best:
             top = best[row.method]
-            where = f'{figures(top.loss)} <span class="tag">{escape(setting_words(top))}</span>'
-            cells.append(f'<td class="n">{where}</td>')
-        cells.append(f'<td class="n">{duration(row.seconds_per_step)}</td>')
-        ours = "ours" if row.ours else ""
-        rows.append(f'<tr class="{ours}" data-m="{groups[row.method]}">{"".join(cells)}</tr>')
-    heads = '<th>method</th><th class="n">rank</th><th class="n">loss</th><th class="n">error</th>'
-    heads += '<th class="n">regret</th>' * regret
-    heads += '<th class="n">best of grid, hindsight</th>' * bool(best)
-    heads += '<th class="n">a step</th>'
+            tag = f'<span class="tag">{escape(setting_words(top))}</span>'
+            cells.append(_number(f"{figures(top.loss)} {tag}"))
+        cells.append(_number(duration(row.seconds_per_step)))
+        rows.append(_row(cells, row.ours, f' data-m="{groups[row.method]}"'))
+    names = ["rank", "loss", "error", *["regret"] * regret]
+    names += [*["best of grid, hindsight"] * bool(best), "a step"]
+    heads = ["<th>method</th>", *map(_head, names)]
     seeds = max(row.seeds for row in board.of(stream))
     bars = f" ± is the standard error over {seeds} seeds." if seeds > 1 else ""
     return (
-        f"<details><summary>All {len(rows)} methods</summary>"
-        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>'
-        f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{TEST}{bars}</p></details>'
+        f"<details><summary>All {len(rows)} methods</summary>{_table(heads, rows)}"
+        f'<p class="note">{TEST}{bars}</p></details>'
     )

@@ -8,24 +8,19 @@ from difflib import get_close_matches
 from itertools import product
 
 from driftrate.errors import ConfigError
-from driftrate.race.cell import Cell, Reading
+from driftrate.race.cell import Cell
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Contestant
 from driftrate.race.settings import Race
-from driftrate.race.sources import Source, resolve
-
-_NOT_FILES = ("river", "openml", "synthetic", "cytometry")
+from driftrate.race.sources import NOT_FILES, Source, resolve
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is raced.
+    """The streams by how they were given, the methods by name, and the cells to play.
 
-    Args:
-        sources: The streams by how they were given.
-        contestants: The methods by name.
-        absent: Why methods that were not asked for by name cannot run here.
-        cells: What to play; defaults before grids, and short streams before long ones.
+    Cells at defaults come before grids, and short streams before long ones. `absent` says why
+    methods that were not asked for by name cannot run here.
     """
 
     sources: Mapping[str, Source]
@@ -44,32 +39,26 @@ class Plan:
 
 
 def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
-    """Return the cells of a race.
-
-    Args:
-        race: What to race, and how.
-        roster: All methods there are.
+    """Return the cells of a race among the methods of a roster.
 
     Raises:
         ConfigError: A method is unknown, or no method fits.
         DriftrateError: A stream cannot be read.
     """
     chosen, absent = _choose(roster, race.methods)
-    files = [spec for spec in race.streams if spec.partition(":")[0] not in _NOT_FILES]
+    files = [spec for spec in race.streams if spec.partition(":")[0] not in NOT_FILES]
     sources: dict[str, Source] = {}
-    readings: dict[str, Reading] = {}
+    cells = []
     for spec in dict.fromkeys(race.streams):
         # Columns belong to files; without any file, `resolve` says so.
-        ours = race.reading if spec in files or not files else race.reading.without_columns()
-        sources[spec] = resolve(spec, ours)
-        readings[spec] = replace(ours, model=sources[spec].model)
-    cells = []
-    for spec, source in sources.items():
+        reading = race.reading if spec in files or not files else race.reading.without_columns()
+        source = sources[spec] = resolve(spec, reading)
+        reading = replace(reading, model=source.model)
         for name, contestant in chosen.items():
             settings = contestant.settings(source.model)[: None if race.grid else 1]
             for seed, (turn, setting) in product(range(race.seeds), enumerate(settings)):
                 played = (name, setting, seed, source.fingerprint, code_of(contestant))
-                cell = Cell(spec, *played, **vars(readings[spec]))
+                cell = Cell(spec, *played, **vars(reading))
                 cells.append(((turn > 0, source.rows, spec, seed), cell))
     if not cells:
         raise ConfigError(f"no method of {', '.join(chosen)} fits these streams and this model")
@@ -85,8 +74,8 @@ def _choose(
     for method in methods:
         name = spelled.get(method.casefold())
         if name is None:
-            near = get_close_matches(method.casefold(), spelled, n=3)
-            hint = f"did you mean {' or '.join(spelled[one] for one in near)}?" if near else ""
+            near = [spelled[one] for one in get_close_matches(method.casefold(), spelled, n=3)]
+            hint = f"did you mean {' or '.join(near)}?" if near else ""
             hint = hint or f"choose from {', '.join(roster)}"
             raise ConfigError(f"unknown method {method!r}: {hint}")
         reason = roster[name].available()

@@ -8,11 +8,12 @@ import warnings
 from contextlib import ExitStack
 from itertools import islice
 from math import isfinite
+from typing import Any, cast
 
 import numpy as np
 
 from driftrate.errors import ConfigError, DataError
-from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status
+from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status, one_line, without_result
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Player, Setup, contestants
 from driftrate.race.models import Floats, Task, errors, losses
@@ -23,12 +24,7 @@ ABSURD = 1000.0
 
 
 class _Tally:
-    """Sums over the steps and curves at a few of them: memory does not grow with the stream.
-
-    Args:
-        task: What is predicted.
-        steps: How many steps are planned.
-    """
+    """Sums over the steps and curves at a few of them: memory does not grow with the stream."""
 
     def __init__(self, task: Task, steps: int) -> None:
         self._task = task
@@ -37,9 +33,7 @@ class _Tally:
         self.steps, self.seconds = 0, 0.0
         self._loss = self._error = self._regret = self._nothing = 0.0
         self._oracle = False
-        self._curves: dict[str, list[float]] = {
-            key: [] for key in ("loss", "error", "regret", "rate")
-        }
+        self._curves: dict[str, list[float]] = {}
         self._places: list[int] = []
 
     def add(self, batch: Batch, scores: Floats, rate: float | None) -> bool:
@@ -59,12 +53,10 @@ class _Tally:
             self._regret += float(excess.mean())
         if self.steps in self._points:
             self._places.append(self.steps)
-            means = self.means()
-            for key in ("loss", "error", "regret"):
-                if (value := means[key]) is not None:
-                    self._curves[key].append(value)
-            if rate is not None:
-                self._curves["rate"].append(rate if isfinite(rate) else 0.0)
+            shown = rate if rate is None or isfinite(rate) else 0.0
+            for key, value in {**self.means(), "rate": shown}.items():
+                if value is not None:
+                    self._curves.setdefault(f"{key}_curve", []).append(value)
         return True
 
     def means(self) -> dict[str, float | None]:
@@ -81,30 +73,17 @@ class _Tally:
         if not 0.0 < ABSURD * self._nothing < self._loss:
             return self.result("ok", "")
         mean, nothing = self._loss / self.steps, self._nothing / self.steps
-        return self.result(
-            "diverged",
-            f"a mean loss of {mean:.3g}, over {ABSURD:,.0f} times the {nothing:.3g} of "
-            "predicting nothing",
-        )
+        times = f"over {ABSURD:,.0f} times the {nothing:.3g} of predicting nothing"
+        return self.result("diverged", f"a mean loss of {mean:.3g}, {times}")
 
     def result(self, status: Status, message: str) -> Result:
         """Return the result; only a cell that is ok has a loss."""
-        nothing: dict[str, float | None] = {"loss": None, "error": None, "regret": None}
-        means = self.means() if status == "ok" and self.steps else nothing
-        return Result(
-            status=status,
-            message=message,
-            loss=means["loss"],
-            error=means["error"],
-            regret=means["regret"],
-            steps=self.steps,
-            seconds_per_step=self.seconds / max(self.steps, 1),
-            curve_steps=self._places,
-            loss_curve=self._curves["loss"],
-            error_curve=self._curves["error"],
-            regret_curve=self._curves["regret"],
-            rate_curve=self._curves["rate"],
-        )
+        found: Any = {**without_result(status, message), "steps": self.steps, **self._curves}
+        found["seconds_per_step"] = self.seconds / max(self.steps, 1)
+        found["curve_steps"] = self._places
+        if status == "ok" and self.steps:
+            found.update(self.means())
+        return cast(Result, found)
 
 
 def play(cell: Cell, deadline: float | None = None) -> Result:
@@ -136,7 +115,10 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
     """
     tally = _Tally("regression", 0)
     with ExitStack() as stack:
-        _quietly(stack)
+        # A method that diverges overflows.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(np.errstate(all="ignore"))
         try:
             source, player = _prepare(cell)
             _one_thread(stack)
@@ -152,7 +134,7 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
                     step = f"step {tally.steps + 1:,}"
                     return tally.result("diverged", f"the loss of {step} is not finite")
         except Exception as error:  # a contestant may raise anything; the race goes on
-            return tally.result("failed", _line(error))
+            return tally.result("failed", one_line(error))
     return tally.end()
 
 
@@ -167,18 +149,9 @@ def _prepare(cell: Cell) -> tuple[Source, Player]:
     setup = Setup(source.make_model(), source.batch, source.steps, cell.seed)
     player = contestant.make(cell.setting, setup)
     if cell.code not in ("", code_of(contestant)):
-        raise DataError(
-            f"{cell.method} or a package that it needs is not the one that the race began with: "
-            "start the race again, with the same versions on all workers"
-        )
+        other = f"{cell.method} or a package that it needs is not the one that the race began with"
+        raise DataError(f"{other}: start the race again, with the same versions on all workers")
     return source, player
-
-
-def _quietly(stack: ExitStack) -> None:
-    """Ignore warnings while a cell is played: a method that diverges overflows."""
-    stack.enter_context(warnings.catch_warnings())
-    warnings.simplefilter("ignore")
-    stack.enter_context(np.errstate(all="ignore"))
 
 
 def _one_thread(stack: ExitStack) -> None:
@@ -190,8 +163,3 @@ def _one_thread(stack: ExitStack) -> None:
     if torch is not None:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-
-
-def _line(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -15,22 +15,16 @@ Place = Callable[[Floats, Floats], tuple[Floats, Floats]]
 # Units of the picture: whole ones are fine enough for a path, and short to write.
 _WIDTH, _HEIGHT = 840, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 14, 52, 56
+_INNER = (_WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM)
 _POINTS = 120
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve over steps.
+    """A curve over steps, in the middle of its band.
 
-    Args:
-        group: The number of its method, which the page highlights together.
-        label: What to call it.
-        colour: Its colour; None for one of the crowd.
-        steps: Where it was taken.
-        low: The lower edge of its band.
-        middle: The curve.
-        high: The upper edge.
-        dashed: Whether it is a reference and not a contestant at its default.
+    Lines of a `group` are highlighted together; a line of the crowd has no colour, and a dashed one
+    is a reference and not a contestant at its default.
     """
 
     group: int
@@ -40,16 +34,11 @@ class Line:
     low: Floats
     middle: Floats
     high: Floats
-    dashed: bool = False
+    dashed: bool
 
 
 def line(
-    group: int,
-    label: str,
-    colour: str | None,
-    steps: Sequence[int],
-    runs: Floats,
-    dashed: bool = False,
+    group: int, label: str, colour: str | None, steps: Sequence[int], runs: Floats, dashed: bool
 ) -> Line:
     """Return the median of runs (seeds, steps) with a band between their quartiles."""
     low, middle, high = np.quantile(runs, [0.25, 0.5, 0.75], axis=0)
@@ -59,19 +48,15 @@ def line(
 def panel(title: str, lines: Sequence[Line], *, log: bool = False, settle: float = 0.02) -> str:
     """Return a picture of curves over steps.
 
-    The axis spans the coloured curves, so that one that diverges does not flatten the others.
-
-    Args:
-        title: What is drawn.
-        lines: The curves.
-        log: Whether the values are drawn on a logarithmic axis; they are positive then.
-        settle: The share of steps at the start that does not widen the axis.
+    The axis spans the coloured curves, so that one that diverges does not flatten the others; nor
+    does the share of steps at the start that the curves take to `settle`. Values on a logarithmic
+    axis are positive.
     """
     shown = [one for one in lines if one.colour] or list(lines)
     last = max(one.steps[-1] for one in lines)
     low, high = _span(shown, settle * last, log)
-    scale_x = (_WIDTH - _LEFT - _RIGHT) / last
-    scale_y = (_HEIGHT - _TOP - _BOTTOM) / (high - low)
+    width, height = _INNER
+    scale_x, scale_y = width / last, height / (high - low)
 
     def place(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
         heights = np.log10(np.maximum(values, 1e-300)) if log else values
@@ -86,9 +71,8 @@ def panel(title: str, lines: Sequence[Line], *, log: bool = False, settle: float
     drawn = sorted(lines, key=lambda one: one.colour is not None)
     curves = "".join(_curve(one, place) for one in drawn)
     box = (
-        f'<svg x="{_LEFT}" y="{_TOP}" width="{_WIDTH - _LEFT - _RIGHT}" '
-        f'height="{_HEIGHT - _TOP - _BOTTOM}" viewBox="{_LEFT} {_TOP} {_WIDTH - _LEFT - _RIGHT} '
-        f'{_HEIGHT - _TOP - _BOTTOM}">{curves}</svg>'
+        f'<svg x="{_LEFT}" y="{_TOP}" width="{width}" height="{height}" '
+        f'viewBox="{_LEFT} {_TOP} {width} {height}">{curves}</svg>'
     )
     return (
         f'<svg class="panel" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
@@ -102,8 +86,7 @@ def _span(lines: Sequence[Line], after: float, log: bool) -> tuple[float, float]
     values = values[np.isfinite(values) & ((values > 0) if log else True)]
     if not len(values):
         return 0.0, 1.0
-    if log:
-        values = np.log10(values)
+    values = np.log10(values) if log else values
     low, high = float(values.min()), float(values.max())
     room = 0.06 * (high - low) or 0.1 * abs(high) or 0.5
     return low - room, high + room
@@ -148,9 +131,8 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
     if log and high - low >= 1.5:
         step = float(max(1, round((high - low) / 5)))
     elif log:
-        marks = [
-            math.log10(k) + e for e in range(math.floor(low), math.ceil(high)) for k in (1, 2, 5)
-        ]
+        powers = range(math.floor(low), math.ceil(high))
+        marks = [math.log10(k) + power for power in powers for k in (1, 2, 5)]
         return [mark for mark in marks if low <= mark <= high]
     else:
         raw = (high - low) / 5

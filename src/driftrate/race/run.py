@@ -24,18 +24,16 @@ _SECONDS_BETWEEN_PAGES = 20.0
 
 
 def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
-    """Run a race and write `leaderboard.json`, `leaderboard.parquet` and `index.html`.
+    """Run a race, write its table as JSON, Parquet and a page, and return it.
 
-    Finished cells are kept in `out/race.sqlite`, and only what is missing there is played: a race
-    that was stopped goes on where it was.
+    The files are `leaderboard.json`, `leaderboard.parquet` and `index.html`. Finished cells are
+    kept in `race.sqlite`, and only what is missing there is played: a race that was stopped goes on
+    where it was.
 
     Args:
         settings: What to race, and how.
         out: The folder to write to.
         show: Show the table and the time left.
-
-    Returns:
-        The table.
 
     Raises:
         DriftrateError: The settings do not fit, or the folder cannot be written.
@@ -43,9 +41,10 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     check_engine(settings.engine, settings.scheduler)
     plan = make_plan(settings, contestants())
     rows = {spec: source.rows for spec, source in plan.sources.items()}
+    screen = Screen(plan.cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
 
-    def publish(screen: Screen, write: bool) -> Leaderboard:
+    def publish(write: bool) -> Leaderboard:
         board = Leaderboard(results, plan.contestants, plan.names)
         if board.streams:
             screen.draw(board)
@@ -53,46 +52,35 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
             try:
                 _write(out, board, settings, plan, len(results))
             except OSError as error:
-                raise DataError(
-                    f"cannot write to {out}: {error.strerror}; run again to go on"
-                ) from error
+                said = f"cannot write to {out}: {error.strerror}; run again to go on"
+                raise DataError(said) from error
         return board
 
-    with (
-        CellStore(out / "race.sqlite") as store,
-        Screen(plan.cells, rows, settings.jobs, show) as screen,
-    ):
+    with CellStore(out / "race.sqlite") as store, screen:
         written = monotonic()
-        finished = run(
-            plan.cells,
-            store,
-            jobs=settings.jobs,
-            limit=settings.limit,
-            engine=settings.engine,
-            scheduler=settings.scheduler,
-        )
+        how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
+        finished = run(plan.cells, store, **how)
         try:
             for cell, result in finished:
                 results[cell] = result
                 if screen.advance(cell, result):
                     due = monotonic() - written > _SECONDS_BETWEEN_PAGES
-                    publish(screen, write=due)
+                    publish(write=due)
                     written = monotonic() if due else written
         finally:
             finished.close()
-            board = publish(screen, write=True)
+            board = publish(write=True)
     return board
 
 
 def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int) -> None:
     rows = [asdict(row) for row in board.rows]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
-    _write_parquet(out / "leaderboard.parquet", rows)
+    with unfinished(out / "leaderboard.parquet") as piece:
+        _write_parquet(piece, rows)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
-    lead = (
-        f"{part}Batches of {settings.batch}, {settings.seeds} seed{'s' * (settings.seeds != 1)}, "
-        f"driftrate {driftrate.__version__}."
-    )
+    seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
+    lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
     write_whole(out / "index.html", render_race(board, lead, plan.absent))
 
 
@@ -100,11 +88,8 @@ def _write_parquet(path: Path, rows: list[dict[str, object]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {"str": pa.string(), "bool": pa.bool_(), "int": pa.int64()}
-    kinds |= {"Column": pa.string(), "Status": pa.string()}
+    kinds = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64()}
+    kinds["float | None"] = pa.float64()
     # Told beforehand, so that a column without a value has its type all the same.
-    schema = pa.schema(
-        {name: kinds.get(str(kind), pa.float64()) for name, kind in Row.__annotations__.items()}
-    )
-    with unfinished(path) as part:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
+    columns = {key: kinds.get(kind, pa.string()) for key, kind in Row.__annotations__.items()}
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(columns)), path)

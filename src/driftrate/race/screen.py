@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,25 +27,15 @@ def seconds_left(
     """Estimate the computing time of cells from those that are done.
 
     The time of a cell is its method's mean time per row so far, times the rows of its stream; a
-    method without a finished cell counts as an average one.
-
-    Args:
-        todo: The cells to come.
-        rows: The number of rows of each stream.
-        done: The finished ones.
-
-    Returns:
-        Seconds on one core; NaN if nothing is done.
+    method without a finished cell counts as an average one. NaN if nothing is done.
     """
     paces: dict[str, list[float]] = {}
     for cell, result in done.items():
         if result["steps"]:
             pace = result["seconds_per_step"] * result["steps"] / rows[cell.stream]
             paces.setdefault(cell.method, []).append(pace)
-    if not paces:
-        return float("nan")
     typical = {method: float(np.mean(found)) for method, found in paces.items()}
-    average = float(np.mean(list(typical.values())))
+    average = float(np.mean(list(typical.values()))) if typical else math.nan
     return sum(typical.get(cell.method, average) * rows[cell.stream] for cell in todo)
 
 
@@ -66,44 +55,26 @@ def table(board: Leaderboard, most: int = _MOST_ROWS) -> Table:
             last = figures(row.loss) if row.status == "ok" else row.status
         else:
             last = f"{one.streams}" + (f" ({one.marked} without result)" if one.marked else "")
-        shown.add_row(
-            f"{place}",
-            one.method,
-            f"{one.mean_rank:.1f}",
-            last,
-            duration(one.seconds_per_step),
-            style="bold blue" if one.ours else "",
-        )
+        style, took = "bold blue" if one.ours else "", duration(one.seconds_per_step)
+        shown.add_row(f"{place}", one.method, f"{one.mean_rank:.1f}", last, took, style=style)
     if len(placings) > most:
         shown.add_row("", f"... and {len(placings) - most} more", "", "", "")
     return shown
 
 
 class Screen:
-    """The table and a bar, live in a terminal, silent elsewhere.
-
-    Args:
-        cells: All cells of the race.
-        rows: The number of rows of each stream.
-        jobs: How many cells are played at once.
-        show: Whether to show anything.
-    """
+    """The table and a bar, live in a terminal, silent elsewhere or if not to `show`."""
 
     def __init__(
         self, cells: Sequence[Cell], rows: Mapping[str, int], jobs: int, show: bool
     ) -> None:
         from rich.live import Live
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeElapsedColumn as Elapsed
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-        self._cells = cells
-        self._rows = rows
-        self._jobs = jobs
+        self._cells, self._rows, self._jobs = cells, rows, jobs
         self._done: dict[Cell, Result] = {}
-        self._bar = Progress(
-            TextColumn("cells"), BarColumn(), MofNCompleteColumn(), Elapsed(),
-            TextColumn("{task.fields[left]}"),
-        )  # fmt: skip
+        parts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "{task.fields[left]}")
+        self._bar = Progress("cells", *parts)
         self._task = self._bar.add_task("", total=len(cells), left="")
         self._table: RenderableType = ""
         self._due = 0.0
@@ -114,12 +85,7 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -137,8 +103,8 @@ class Screen:
             self._table = table(board, max(5, min(_MOST_ROWS, height - 5)))
             self._bar.update(self._task, left=self._left())
         # A large table takes long to make, and must not slow the race down.
-        took = monotonic() - begin
-        self._due = monotonic() + max(_SECONDS_BETWEEN_TABLES, 30 * took)
+        now = monotonic()
+        self._due = now + max(_SECONDS_BETWEEN_TABLES, 30 * (now - begin))
 
     def _left(self) -> str:
         todo = [cell for cell in self._cells if cell not in self._done]

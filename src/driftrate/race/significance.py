@@ -19,14 +19,11 @@ _MOST_EXACT = 25
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a test over streams says.
+    """What a test over streams says, with the test in words and why it was chosen.
 
-    Args:
-        test: The test in words, and why it was chosen.
-        leader: The method with the best mean rank.
-        tied: The leader and the methods that do not differ significantly from it.
-        p: The p-value of Friedman's test that all methods are alike; None where it was not made.
-        critical_difference: The difference of mean ranks that is significant, if there is one.
+    `tied` are the leader, which has the best mean rank, and the methods that do not differ
+    significantly from it. `p` is that of Friedman's test that all methods are alike, and
+    `critical_difference` the significant difference of mean ranks; None where there is none.
     """
 
     test: str
@@ -71,12 +68,9 @@ def compare(
         few = f"{streams} stream{'s' * (streams != 1)} and {len(ranks)} methods"
         return Comparison(f"{few} are too few to compare mean ranks", leader, frozenset(ranks))
     if len(others) * 2.0 ** (1 - streams) <= LEVEL:
-        return Comparison(
-            f"Wilcoxon's signed-rank test against the leader on {streams} streams, "
-            f"Holm's correction for {len(others)} methods, level {LEVEL:g}",
-            leader,
-            _wilcoxon_holm(leader, others, losses),
-        )
+        test = f"Wilcoxon's signed-rank test against the leader on {streams} streams, "
+        test += f"Holm's correction for {len(others)} methods, level {LEVEL:g}"
+        return Comparison(test, leader, _wilcoxon_holm(leader, others, losses))
     from scipy.stats import friedmanchisquare, studentized_range
 
     with np.errstate(invalid="ignore"):  # all ranks shared: NaN
@@ -86,14 +80,11 @@ def compare(
     critical = float(spread) * math.sqrt(k * (k + 1) / (12 * streams))
     alike = p > LEVEL or math.isnan(p)  # Nemenyi's test is for after Friedman's
     tied = {name for name in ranks if alike or means[name] - means[leader] < critical}
-    return Comparison(
+    test = (
         f"Friedman's test, then Nemenyi's critical difference, level {LEVEL:g} "
-        f"({streams} streams are too few for Wilcoxon's test with {len(others)} comparisons)",
-        leader,
-        frozenset(tied),
-        p,
-        critical,
+        f"({streams} streams are too few for Wilcoxon's test with {len(others)} comparisons)"
     )
+    return Comparison(test, leader, frozenset(tied), p, critical)
 
 
 def _wilcoxon_holm(

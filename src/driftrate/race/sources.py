@@ -18,6 +18,8 @@ from driftrate.race.models import MODELS, NATURAL, Floats, Labels, Model, Task, 
 
 # Batches of small streams are cached, so that the contestants of a race share preprocessing.
 _CACHE_BYTES = 256 * 2**20
+# What a specification that is no file begins with.
+NOT_FILES = ("river", "openml", "synthetic", "cytometry")
 _cache: OrderedDict[tuple[object, ...], tuple[list[Batch], int]] = OrderedDict()
 
 
@@ -72,6 +74,9 @@ class Source:
     key: tuple[object, ...] = field(repr=False)
     unplayed: int = 1
 
+    def __post_init__(self) -> None:
+        self.make_model()  # refuses one that does not fit
+
     @property
     def steps(self) -> int:
         """How many batches are played."""
@@ -109,9 +114,6 @@ def resolve(spec: str, reading: Reading) -> Source:
             one of OpenML; `synthetic:KIND,key=value,...`; or `cytometry`.
         reading: How to read it; the model may be `auto`, which is None.
 
-    Returns:
-        The source.
-
     Raises:
         ConfigError: Where the specification is wrong.
         DataError: Where the data are.
@@ -127,7 +129,7 @@ def resolve(spec: str, reading: Reading) -> Source:
     if wanted is not None and wanted not in MODELS:
         raise ConfigError(f"model must be one of {', '.join(MODELS)} or auto, got {wanted!r}")
     kind, _, rest = spec.partition(":")
-    if kind in ("river", "openml", "synthetic", "cytometry") and (target or time):
+    if kind in NOT_FILES and (target or time):
         raise ConfigError(f"{spec}: target and time are for files; leave them out")
     if kind == "synthetic":
         from driftrate.race._synthetic import synthetic
@@ -135,27 +137,18 @@ def resolve(spec: str, reading: Reading) -> Source:
         return synthetic(spec, rest, wanted, batch)
     if spec == "cytometry":
         return _cytometry(wanted, batch)
+    # What the model makes of the target; None where the target itself decides.
+    made: Any = {"linear": "numbers", "logistic": "classes", "softmax": "classes"}.get(wanted or "")
     if kind in ("river", "openml"):
         from driftrate.race import _public
 
         load = _public.river if kind == "river" else _public.openml
-        table, fingerprint = load(rest, _target_kind(wanted))
+        table, fingerprint = load(rest, made)
         return _of_table(spec, table, fingerprint, wanted, batch, (spec,))
     path = Path(spec)
-    table = tables.open_table(path, target, time, _target_kind(wanted))
+    table = tables.open_table(path, target, time, made)
     key = (str(path.absolute()), target, time)
     return _of_table(path.name.split(".")[0], table, tables.fingerprint(path), wanted, batch, key)
-
-
-def _target_kind(model: str | None) -> Any:
-    """Return what the model makes of the target, or None where the target itself decides."""
-    return {"linear": "numbers", "logistic": "classes", "softmax": "classes"}.get(model or "")
-
-
-def _task(classes: int, model: str | None) -> Task:
-    if not classes:
-        return "regression"
-    return "binary" if classes == 2 and model != "softmax" else "classes"
 
 
 def _of_table(
@@ -167,12 +160,12 @@ def _of_table(
     key: tuple[object, ...],
 ) -> Source:
     classes = len(table.classes) if table.classes is not None else 0
-    task = _task(classes, model)
+    task: Task = "binary" if classes == 2 and model != "softmax" else "classes"
+    task = task if classes else "regression"
     if table.rows < 2 * batch:
-        raise DataError(
-            f"{table.name} has {table.rows:,} rows: a race needs two batches, here {2 * batch:,}"
-        )
-    source = Source(
+        needs = f"a race needs two batches, here {2 * batch:,}"
+        raise DataError(f"{table.name} has {table.rows:,} rows: {needs}")
+    return Source(
         name=name,
         task=task,
         model=model or NATURAL[task],
@@ -185,8 +178,6 @@ def _of_table(
         draw=lambda seed: standardised(_cut(table.chunks(), batch), task),
         key=key,
     )
-    source.make_model()  # refuses a model that does not fit
-    return source
 
 
 def _cut(chunks: Iterator[tuple[Floats, Floats]], batch: int) -> Iterator[tuple[Floats, Floats]]:
@@ -204,15 +195,8 @@ def _cut(chunks: Iterator[tuple[Floats, Floats]], batch: int) -> Iterator[tuple[
 def standardised(batches: Iterator[tuple[Floats, Floats]], task: Task) -> Iterator[Batch]:
     """Yield batches standardised by the mean and deviation of all rows before each.
 
-    Features, and the target of a regression, are clipped at ±5; a column of ones is added. The
-    first batch has no rows before it: it only starts the mean and deviation.
-
-    Args:
-        batches: Features, NaN where missing, and targets.
-        task: What is predicted.
-
-    Yields:
-        One batch fewer.
+    Features (NaN where missing), and the target of a regression, are clipped at ±5; a column of
+    ones is added. The first batch has no rows before it: it only starts the mean and deviation.
     """
     features: Standardiser | None = None
     targets = Standardiser(1)
@@ -220,11 +204,10 @@ def standardised(batches: Iterator[tuple[Floats, Floats]], task: Task) -> Iterat
         if features is None:
             features = Standardiser(x.shape[1])
         else:
-            ones = np.ones((len(x), 1))
-            label: Labels = y if task != "classes" else y.astype(np.int64)
+            label: Labels = y.astype(np.int64) if task == "classes" else y
             if task == "regression":
                 label = targets(y[:, None])[:, 0]
-            yield Batch(np.concatenate([features(x), ones], axis=1), label)
+            yield Batch(np.concatenate([features(x), np.ones((len(x), 1))], axis=1), label)
         features.update(x)
         targets.update(y[:, None])
 
@@ -234,17 +217,16 @@ def _cytometry(model: str | None, batch: int) -> Source:
 
     cells = load_cells(download=False)
     stream = CellStream(cells, batch_size=batch)
-    task: Task = "classes"
 
     def draw(seed: int) -> Iterator[Batch]:
         drawn = stream.batches([seed])
         pairs = ((x[0].astype(np.float64), y[0].astype(np.float64)) for x, y in drawn)
-        return standardised(pairs, task)
+        return standardised(pairs, "classes")
 
-    source = Source(
+    return Source(
         name="cytometry",
-        task=task,
-        model=model or NATURAL[task],
+        task="classes",
+        model=model or NATURAL["classes"],
         fingerprint=cells.fingerprint,
         n_features=cells.expression.shape[1] + 1,
         classes=len(stream.order),
@@ -254,5 +236,3 @@ def _cytometry(model: str | None, batch: int) -> Source:
         draw=draw,
         key=("cytometry",),
     )
-    source.make_model()
-    return source

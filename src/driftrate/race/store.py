@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import time
@@ -76,19 +76,17 @@ class CellStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(
-                f"cannot write to {path.parent}: {error.strerror}; choose --out"
-            ) from error
+            said = f"cannot write to {path.parent}: {error.strerror}; choose --out"
+            raise DataError(said) from error
         with self._told():
             # Cells are claimed in joblib's threads and stored in the main one, in turns.
             self._base = sqlite3.connect(
                 path, timeout=patience, isolation_level=None, check_same_thread=False
             )
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._base.close)
             self._prepare()
-        except BaseException:
-            self._base.close()
-            raise
+            undo.pop_all()
         self._beating = threading.Thread(target=self._beat, daemon=True)
         self._beating.start()
 
@@ -98,9 +96,8 @@ class CellStore:
             self._base.execute("PRAGMA synchronous = FULL")
             (layout,) = self._base.execute("PRAGMA user_version").fetchone()
         if layout not in (0, _LAYOUT):
-            raise DataError(
-                f"{self.path} has layout {layout}, this driftrate knows {_LAYOUT}; choose --out"
-            )
+            ours = f"this driftrate knows {_LAYOUT}; choose --out"
+            raise DataError(f"{self.path} has layout {layout}, {ours}")
         if layout == 0:
             with self._change() as base:
                 for statement in _TABLES.split(";"):
@@ -117,22 +114,12 @@ class CellStore:
         """Let go of all claims and of the file."""
         self._closing.set()
         self._beating.join()
-        try:
-            with self._change() as base:
-                base.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
-        except DataError:
-            pass  # they lapse by themselves, and the error that matters was already raised
-        finally:
-            self._base.close()
+        # If this fails, they lapse by themselves; the error that matters was already raised.
+        with closing(self._base), suppress(DataError), self._change() as base:
+            base.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
 
     def put(self, cell: Cell, result: Result, limit: float = math.inf) -> None:
-        """Store a finished cell and let go of its claim, both or neither.
-
-        Args:
-            cell: The cell.
-            result: Its result.
-            limit: The time limit in seconds that it ran under.
-        """
+        """Store a cell that ran under a limit of seconds and let go of its claim, or neither."""
         key = cell.key()
         row = (key, json.dumps(asdict(cell)), result["status"], limit, json.dumps(result))
         with self._change() as base:
@@ -140,34 +127,19 @@ class CellStore:
             base.execute("DELETE FROM claims WHERE key = ?", (key,))
 
     def get(self, cell: Cell, limit: float = math.inf) -> Result | None:
-        """Return the result of a cell, if it need not be played again.
-
-        Args:
-            cell: The cell.
-            limit: The present time limit in seconds; what ran out of a shorter one does not count.
-        """
+        """Return the result of a cell, if under this limit it need not be played again."""
         with self._turn, self._told():
             row = self._base.execute(f"SELECT result {_DONE}", (cell.key(), limit)).fetchone()
         return None if row is None else cast(Result, json.loads(row[0]))
 
     def claim(self, cell: Cell, limit: float = math.inf) -> bool:
-        """Take a cell for this process.
-
-        Args:
-            cell: The cell.
-            limit: The present time limit in seconds.
-
-        Returns:
-            False if the cell is done, or if another process is at it.
-        """
+        """Take a cell for this process; False if it is done, or if another process is at it."""
         key = cell.key()
         with self._change() as base:
             if base.execute(f"SELECT key {_DONE}", (key, limit)).fetchone() is not None:
                 return False
-            other = base.execute(
-                "SELECT host, pid, beat FROM claims WHERE key = ? AND owner != ?",
-                (key, self._owner),
-            ).fetchone()
+            others = "SELECT host, pid, beat FROM claims WHERE key = ? AND owner != ?"
+            other = base.execute(others, (key, self._owner)).fetchone()
             if other is not None and self._alive(*other):
                 return False
             row = (key, self._owner, self._host, os.getpid(), time())
@@ -182,21 +154,15 @@ class CellStore:
             return True
         try:
             os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
+        except OSError as error:
+            return not isinstance(error, ProcessLookupError)
         return True
 
     def _beat(self) -> None:
         while not self._closing.wait(BEAT_SECONDS):
-            try:
-                with self._change() as base:
-                    base.execute(
-                        "UPDATE claims SET beat = ? WHERE owner = ?", (time(), self._owner)
-                    )
-            except DataError:
-                pass  # the next beat may do; if not, `put` says so in the main thread
+            # The next beat may do; if not, `put` says so in the main thread.
+            with suppress(DataError), self._change() as base:
+                base.execute("UPDATE claims SET beat = ? WHERE owner = ?", (time(), self._owner))
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
@@ -218,8 +184,8 @@ class CellStore:
         try:
             yield
         except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", None)
-            code = None if code is None else code & 0xFF  # the primary code of an extended one
+            # The primary code of an extended one.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             advice = {
                 sqlite3.SQLITE_FULL: "the disk is full; free some space, then run again to go on",
                 sqlite3.SQLITE_BUSY: "another program holds it locked; close it, then run again",
@@ -227,5 +193,5 @@ class CellStore:
                 sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, then run again",
                 sqlite3.SQLITE_READONLY: "it may not be written; choose --out",
                 sqlite3.SQLITE_CANTOPEN: "it cannot be opened; choose --out",
-            }.get(code or 0, str(error))
+            }.get(code, str(error))
             raise DataError(f"store {self.path}: {advice}") from error

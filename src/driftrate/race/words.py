@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeVar
 
-from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Column, Lead, Leaderboard, Placing, Row
+from driftrate.race.leaderboard import FLAGSHIP, Column, Lead, Leaderboard, Placing, Row
 from driftrate.race.significance import BLOCKS
 
+_Placed = TypeVar("_Placed", Placing, Row)
 TEST = (
     f"Within a stream two methods are compared by a paired t-test on the loss differences of "
     f"{BLOCKS} consecutive blocks of the stream, averaged over seeds; correlation between "
@@ -75,9 +78,9 @@ def odds(lead: Lead) -> str:
     return f"significant, {p}" if lead.significant else f"not significant, {p}"
 
 
-def _chosen(placings: list[Placing]) -> Placing | None:
+def _chosen(placed: Sequence[_Placed]) -> _Placed | None:
     """Return the one of ours to speak of: the flagship, or else the best."""
-    ours = [placing for placing in placings if placing.ours]
+    ours = [one for one in placed if one.ours]
     return next((one for one in ours if one.method == FLAGSHIP), ours[0] if ours else None)
 
 
@@ -85,24 +88,24 @@ def overall(board: Leaderboard) -> list[str]:
     """Return the sentences on all streams together."""
     if len(board.streams) < 2:
         return []
-    lines = [_placing_sentence(board, "default", first_order=False)]
+    lines = [_placing_sentence(board, "default")]
     placings = board.placings()
     if not placings[0].first_order:
         lines.append(_placing_sentence(board, "default", first_order=True))
     ours = _chosen(placings)
     wins = None if ours is None else board.against_constant(ours.method)
-    if ours is not None and wins is not None and ours.method != CONSTANT:
+    if ours is not None and wins is not None:
         lines.append(
             f"{ours.method} at its default beats the best constant rate, chosen in hindsight for "
             f"each stream, on {wins.won} of {wins.streams} streams; its loss is {wins.ratio:.3f} "
             "times as high (geometric mean)."
         )
     if board.has_grid:
-        lines.append(_placing_sentence(board, "best", first_order=False))
+        lines.append(_placing_sentence(board, "best"))
     return lines
 
 
-def _placing_sentence(board: Leaderboard, column: Column, first_order: bool) -> str:
+def _placing_sentence(board: Leaderboard, column: Column, first_order: bool = False) -> str:
     placings = board.placings(column, first_order)
     leader = placings[0]
     among = "first-order methods" if first_order else "methods"
@@ -115,8 +118,8 @@ def _placing_sentence(board: Leaderboard, column: Column, first_order: bool) -> 
         f"over {len(board.streams)} streams ({leader.mean_rank:.1f})"
     )
     if ours is not None and ours.method not in best:
-        place = placings.index(ours) + 1
-        text += f"; {ours.method} is {ordinal(place)} ({ours.mean_rank:.1f})"
+        place = ordinal(placings.index(ours) + 1)
+        text += f"; {ours.method} is {place} ({ours.mean_rank:.1f})"
     return text + "."
 
 
@@ -140,43 +143,26 @@ def verdict(board: Leaderboard, stream: str) -> list[str]:
         if first is not None:
             behind = board.lead(winner, first)
             told.add(first.method)
-            lines.append(
-                f"It is not a first-order method; among those {first.method} leads, "
-                f"with a loss {share(_more(behind))} higher ({odds(behind)})."
-            )
-    ours = _best_of_ours(rows)
+            higher = f"{share(behind.share / (1 - behind.share))} higher ({odds(behind)})"
+            leads = f"among those {first.method} leads, with a loss {higher}"
+            lines.append(f"It is not a first-order method; {leads}.")
+    ours = _chosen(rows)
     if ours is not None and ours.method not in told and not winner.ours:
         lines.append(_loss_sentence(board, winner, ours, len(rows)))
     best = board.of(stream, "best")
     if best and best[0].loss is not None:
-        lines.append(
-            f"Each at its best of a small grid, chosen in hindsight, {best[0].method} "
-            f"({setting_words(best[0])}) leads with {figures(best[0].loss)}."
-        )
+        leads = f"{best[0].method} ({setting_words(best[0])}) leads with {figures(best[0].loss)}"
+        lines.append(f"Each at its best of a small grid, chosen in hindsight, {leads}.")
     return lines
-
-
-def _best_of_ours(rows: list[Row]) -> Row | None:
-    ours = [row for row in rows if row.ours]
-    return next((row for row in ours if row.method == FLAGSHIP), ours[0] if ours else None)
 
 
 def _loss_sentence(board: Leaderboard, winner: Row, ours: Row, count: int) -> str:
     if ours.loss is None:
-        return f"{ours.method} {_ended(ours)} here."
+        ended = "ran out of time" if ours.status == "timeout" else ours.status
+        return f"{ours.method} {ended} here."
     lead = board.lead(winner, ours)
-    return (
-        f"{ours.method} is {ordinal(ours.rank or 0)} of {count} here; {winner.method} leads it by "
-        f"{share(lead.share)} ({odds(lead)})."
-    )
-
-
-def _ended(row: Row) -> str:
-    return {"diverged": "diverged", "timeout": "ran out of time"}.get(row.status, "failed")
-
-
-def _more(lead: Lead) -> float:
-    return lead.share / (1 - lead.share)
+    leads = f"{winner.method} leads it by {share(lead.share)} ({odds(lead)})"
+    return f"{ours.method} is {ordinal(ours.rank or 0)} of {count} here; {leads}."
 
 
 def setting_words(row: Row) -> str:

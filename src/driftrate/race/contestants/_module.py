@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from driftrate.race.models import Floats, Model
+from driftrate.race.models import Floats, Model
 
 
-class _Net(nn.Module):
-    """Linear layers without a bias of their own in the first: x has a column of ones."""
+class Net(nn.Module):
+    """The model with the given flat weights; its scores have the shape of `Model.scores`.
+
+    The first layer has no bias of its own: x has a column of ones.
+    """
 
     def __init__(self, model: Model, theta: Floats) -> None:
         super().__init__()
@@ -36,11 +38,6 @@ class _Net(nn.Module):
         if self.second is not None:
             out = self.second(torch.relu(out))
         return out[:, 0] if self.single else out
-
-
-def module(model: Model, theta: Floats) -> nn.Module:
-    """Return the model with the given flat weights; its scores have the shape of `Model.scores`."""
-    return _Net(model, theta)
 
 
 def loss(task: str, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -2,59 +2,45 @@
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from driftrate.race.contestants.base import Contestant, Player, Setup, grid
+from driftrate.estimate import detector
+from driftrate.race.contestants._optimizer import OptimizerPlayer
+from driftrate.race.contestants.base import TORCH, Contestant, Setup, grid
 
-_TORCH = (("torch", "torch"),)
-_RATES = [1e-4, 3e-4, 3e-3, 1e-2, 3e-2, 1e-1]
-
-
-def _torch_adam(setup: Setup, kind: str, options: dict[str, Any], after: Any = None) -> Player:
+if TYPE_CHECKING:
     import torch
 
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-    from driftrate.race.contestants._optimizer import lr as read
 
-    maker = getattr(torch.optim, kind)
-    return OptimizerPlayer(setup, lambda p: maker(p, **options), after=after, rate=read)
+class _Adam(OptimizerPlayer):
+    maker = "torch.optim:Adam"
 
 
-def _adam(setup: Setup, **options: Any) -> Player:
-    return _torch_adam(setup, "Adam", options)
+class _AdamW(OptimizerPlayer):
+    maker = "torch.optim:AdamW"
 
 
-def _adamw(setup: Setup, **options: Any) -> Player:
-    return _torch_adam(setup, "AdamW", options)
+class _AMSGrad(_Adam):
+    def __init__(self, setup: Setup, **options: Any) -> None:
+        super().__init__(setup, amsgrad=True, **options)
 
 
-def _amsgrad(setup: Setup, **options: Any) -> Player:
-    return _torch_adam(setup, "Adam", {**options, "amsgrad": True})
+class _AdamAdwin(_Adam):
+    def __init__(self, setup: Setup, **options: Any) -> None:
+        super().__init__(setup, **options)
+        self.alarm = detector("adwin")
 
-
-def _adam_adwin(setup: Setup, **options: Any) -> Player:
-    from driftrate.estimate import detector
-
-    alarm = detector("adwin")
-
-    def after(optimizer: Any, loss: float) -> None:
+    def trained(self, loss: torch.Tensor) -> None:
         # The weights stay; the moments, and with them the bias correction, begin anew.
-        if isfinite(loss) and alarm.update(loss):
-            optimizer.state.clear()
-
-    return _torch_adam(setup, "Adam", options, after)
+        if loss.isfinite() and self.alarm.update(float(loss)):
+            self.optimizer.state.clear()
 
 
+_RATES = grid("lr", [1e-4, 3e-4, 3e-3, 1e-2, 3e-2, 1e-1])
+_RIVER = ("river", "river")
 CONTESTANTS = (
-    Contestant("adam", "adaptive", _adam, grid("lr", _RATES), packages=_TORCH),
-    Contestant("adamw", "adaptive", _adamw, grid("lr", _RATES), packages=_TORCH),
-    Contestant("amsgrad", "adaptive", _amsgrad, grid("lr", _RATES), packages=_TORCH),
-    Contestant(
-        "adam adwin resets",
-        "adaptive",
-        _adam_adwin,
-        grid("lr", _RATES),
-        packages=(*_TORCH, ("river", "river")),
-    ),
+    Contestant("adam", "adaptive", _Adam, _RATES, packages=(TORCH,)),
+    Contestant("adamw", "adaptive", _AdamW, _RATES, packages=(TORCH,)),
+    Contestant("amsgrad", "adaptive", _AMSGrad, _RATES, packages=(TORCH,)),
+    Contestant("adam adwin resets", "adaptive", _AdamAdwin, _RATES, packages=(TORCH, _RIVER)),
 )

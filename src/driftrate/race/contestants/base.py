@@ -14,6 +14,7 @@ from driftrate.race.models import MODELS, Floats, Labels, Model
 
 # The models whose scores are linear in the weights.
 LINEAR_MODELS = ("linear", "logistic", "softmax")
+TORCH = ("torch", "torch")
 
 
 class Setup(NamedTuple):
@@ -38,11 +39,9 @@ class Player(Protocol):
     @property
     def rate(self) -> float | None:
         """The rate of the last step, None for a method that has none."""
-        ...
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,8 @@ class Contestant:
         try:
             options = {} if setting == "default" else json.loads(setting)
         except json.JSONDecodeError:
-            raise ConfigError(
-                f"a setting must be 'default' or JSON of options, got {setting!r}"
-            ) from None
+            said = f"a setting must be 'default' or JSON of options, got {setting!r}"
+            raise ConfigError(said) from None
         return self.build(setup, **options)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from driftrate.race.contestants.base import Contestant, Player, Setup, grid
+from driftrate.race.contestants._optimizer import OptimizerPlayer
+from driftrate.race.contestants.base import TORCH, Contestant, Player, Setup, grid
 
-_TORCH = (("torch", "torch"),)
+if TYPE_CHECKING:
+    import torch
+
 # Four a decade, from 1e-4 to 3.2, and the default: the best is what hindsight would pick.
 _RATES = [float(f"{10 ** (k / 4):.3g}") for k in range(-16, 3) if k != -12]
 # No package says where a schedule of plain SGD starts: the defaults below had the lowest mean log
@@ -16,86 +19,59 @@ _STARTS = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 _EPOCH = 100
 
 
-def _sgd(setup: Setup, lr: float = 1e-3) -> Player:
-    import torch
+class _SGD(OptimizerPlayer):
+    maker = "torch.optim:SGD"
 
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-    from driftrate.race.contestants._optimizer import lr as read
-
-    return OptimizerPlayer(setup, lambda p: torch.optim.SGD(p, lr=lr), rate=read)
+    def __init__(self, setup: Setup, lr: float = 1e-3) -> None:
+        super().__init__(setup, lr=lr)
 
 
-def _scheduled(setup: Setup, lr: float, scheduler: Any) -> Player:
-    import torch
+class _Scheduled(_SGD):
+    """SGD with one of torch's schedulers, which moves on after each step."""
 
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-    from driftrate.race.contestants._optimizer import lr as read
+    def __init__(self, setup: Setup, lr: float, scheduler: str, **options: Any) -> None:
+        from torch.optim import lr_scheduler
 
-    held: list[Any] = []
+        super().__init__(setup, lr)
+        self.scheduler = getattr(lr_scheduler, scheduler)(self.optimizer, **options)
 
-    def make(parameters: Any) -> torch.optim.Optimizer:
-        optimizer = torch.optim.SGD(parameters, lr=lr)
-        held.append(scheduler(optimizer))
-        return optimizer
+    def trained(self, loss: torch.Tensor) -> None:
+        self.scheduler.step()
 
-    return OptimizerPlayer(setup, make, after=lambda *_: held[0].step(), rate=read)
+
+class _Plateau(_Scheduled):
+    def __init__(self, setup: Setup, lr: float = 0.03) -> None:
+        super().__init__(setup, lr, "ReduceLROnPlateau")
+        self.losses: list[float] = []
+
+    def trained(self, loss: torch.Tensor) -> None:
+        self.losses.append(float(loss))
+        if len(self.losses) == _EPOCH:
+            self.scheduler.step(sum(self.losses) / _EPOCH)
+            self.losses.clear()
 
 
 def _inverse_time(setup: Setup, lr: float = 0.3) -> Player:
-    from torch.optim.lr_scheduler import LambdaLR
-
-    return _scheduled(setup, lr, lambda o: LambdaLR(o, lambda t: 1.0 / (t + 1)))
+    return _Scheduled(setup, lr, "LambdaLR", lr_lambda=lambda t: 1.0 / (t + 1))
 
 
 def _inverse_sqrt(setup: Setup, lr: float = 0.3) -> Player:
-    from torch.optim.lr_scheduler import LambdaLR
-
-    return _scheduled(setup, lr, lambda o: LambdaLR(o, lambda t: (t + 1) ** -0.5))
+    return _Scheduled(setup, lr, "LambdaLR", lr_lambda=lambda t: (t + 1) ** -0.5)
 
 
 def _cosine(setup: Setup, lr: float = 0.1, T_0: int = 100) -> Player:
-    from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts
-
-    return _scheduled(setup, lr, lambda o: CosineAnnealingWarmRestarts(o, T_0))
-
-
-def _plateau(setup: Setup, lr: float = 0.03) -> Player:
-    import torch
-
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-    from driftrate.race.contestants._optimizer import lr as read
-
-    held: list[Any] = []
-    losses: list[float] = []
-
-    def make(parameters: Any) -> torch.optim.Optimizer:
-        optimizer = torch.optim.SGD(parameters, lr=lr)
-        held.append(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer))
-        return optimizer
-
-    def after(_: Any, loss: float) -> None:
-        losses.append(loss)
-        if len(losses) == _EPOCH:
-            held[0].step(sum(losses) / _EPOCH)
-            losses.clear()
-
-    return OptimizerPlayer(setup, make, after=after, rate=read)
+    return _Scheduled(setup, lr, "CosineAnnealingWarmRestarts", T_0=T_0)
 
 
 def _starts(default: float) -> tuple[dict[str, float], ...]:
     return grid("lr", [lr for lr in _STARTS if lr != default])
 
 
+_WARM = (*_starts(0.1), *({"lr": lr, "T_0": 1000} for lr in _STARTS))
 CONTESTANTS = (
-    Contestant("sgd", "constant", _sgd, grid("lr", _RATES), packages=_TORCH),
-    Contestant("sgd 1/t", "decay", _inverse_time, _starts(0.3), packages=_TORCH),
-    Contestant("sgd 1/sqrt(t)", "decay", _inverse_sqrt, _starts(0.3), packages=_TORCH),
-    Contestant(
-        "sgd cosine restarts",
-        "schedule",
-        _cosine,
-        (*_starts(0.1), *({"lr": lr, "T_0": 1000} for lr in _STARTS)),
-        packages=_TORCH,
-    ),
-    Contestant("sgd plateau", "schedule", _plateau, _starts(0.03), packages=_TORCH),
+    Contestant("sgd", "constant", _SGD, grid("lr", _RATES), packages=(TORCH,)),
+    Contestant("sgd 1/t", "decay", _inverse_time, _starts(0.3), packages=(TORCH,)),
+    Contestant("sgd 1/sqrt(t)", "decay", _inverse_sqrt, _starts(0.3), packages=(TORCH,)),
+    Contestant("sgd cosine restarts", "schedule", _cosine, _WARM, packages=(TORCH,)),
+    Contestant("sgd plateau", "schedule", _Plateau, _starts(0.03), packages=(TORCH,)),
 )

@@ -17,31 +17,6 @@ from driftrate.race.models import Floats, Labels, Model
 _MEMORY = 0.99
 
 
-class _Descent(ABC):
-    """SGD on the flat weights, its rate from a rule that sees the gradients of single rows."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.model = setup.model
-        self.theta = self.model.init(setup.seed)
-        self.rate: float | None = None
-
-    def step(self, x: Floats, y: Labels) -> Floats:
-        """Train on a batch and return its scores by the weights of before."""
-        scores, loss, gradients = self.model.parts(self.theta, x, y, parts=len(x))
-        if not isfinite(loss):  # the estimators would refuse it; the race marks it
-            return scores
-        gradient = gradients.mean(axis=0)
-        self.rate = self.choose(x, y, float(loss), gradients, gradient)
-        self.theta = self.theta - self.rate * gradient
-        return scores
-
-    @abstractmethod
-    def choose(
-        self, x: Floats, y: Labels, loss: float, gradients: Floats, gradient: Floats
-    ) -> float:
-        """Return the rate of this step."""
-
-
 class _Constants:
     """Running estimates of what the paper's rates must be told.
 
@@ -71,8 +46,9 @@ class _Constants:
         other = self.model.gradients(self.before, x, y)[1]
         secant = float(estimate.secant(theta, mean, self.before, other))
         parts = estimate.from_parts(gradients)
+        spread = float(parts.spread)
         weight = max(1.0 / (self.count + 1), 1.0 - _MEMORY)
-        self.variance += weight * (float(parts.spread) * len(x) - self.variance)
+        self.variance += weight * (spread * len(x) - self.variance)
         if secant > 0.0:
             self.smoothness, self.steep = self.largest.update(self.steep, secant)
             self.curvature += weight * (secant - self.curvature)
@@ -80,60 +56,61 @@ class _Constants:
         self.diameter, self.far = self.farthest.update(self.far, distance)
         length = float(np.linalg.norm(theta - self.before)) if self.count else 0.0
         rule = estimate.DebiasedShift(curvature=self.curvature)
-        self.shift, self.moved = rule.update(
-            self.moved,
-            dr.Signal(step_length=length, grad_sq=float(parts.grad_sq), spread=float(parts.spread)),
-        )
+        signal = dr.Signal(step_length=length, grad_sq=float(parts.grad_sq), spread=spread)
+        self.shift, self.moved = rule.update(self.moved, signal)
         self.before = theta
         self.count += 1
 
 
-class _Estimated(_Descent):
-    """A rate of the paper whose constants are the newest estimates at every step."""
+class _Estimated(ABC):
+    """SGD at a rate of the paper, its constants at every step the newest estimates."""
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
+        self.model = setup.model
+        self.theta = self.model.init(setup.seed)
+        self.rate: float | None = None
         self.known = _Constants(setup.model)
         self.state: dict[str, Any] | None = None
 
-    def choose(
-        self, x: Floats, y: Labels, loss: float, gradients: Floats, gradient: Floats
-    ) -> float:
-        """Return the rate of this step."""
+    def step(self, x: Floats, y: Labels) -> Floats:
+        scores, loss, gradients = self.model.parts(self.theta, x, y, parts=len(x))
+        if not isfinite(loss):  # the estimators would refuse it; the race marks it
+            return scores
+        gradient = gradients.mean(axis=0)
         self.known.look(self.theta, x, y, gradients, gradient)
-        schedule, signal, scale = self.ask(x, y, loss)
+        schedule, signal, scale = self.ask(x, y, float(loss))
         if self.state is None:
             self.state = schedule.init()
         rate, self.state = schedule.update(self.state, signal)
-        return float(rate) * scale
+        self.rate = float(rate) * scale
+        self.theta = self.theta - self.rate * gradient
+        return scores
 
     @abstractmethod
     def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
         """Return the schedule, its signal, and what its rate is multiplied by."""
 
 
-class ConvexPlayer(_Estimated):
+class _Convex(_Estimated):
     """ConvexRate with estimated L, σ, D and γ."""
 
     def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
-        """Return the schedule, its signal, and what its rate is multiplied by."""
         k = self.known
         rate = dr.ConvexRate(k.smoothness, noise_std=k.variance**0.5, diameter=k.diameter)
         return rate, dr.Signal(batch_size=len(x), shift=k.shift), 1.0
 
 
-class LinearPlayer(_Estimated):
+class _Linear(_Estimated):
     """LinearRate in units of L: gradients over L have the curvature 1 that it assumes, or less."""
 
     def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
-        """Return the schedule, its signal, and what its rate is multiplied by."""
         k = self.known
         noise = (k.variance / self.model.size) ** 0.5 / k.smoothness
         rate = dr.LinearRate(self.model.size, noise_std=noise)
         return rate, dr.Signal(batch_size=len(x), shift=k.shift), 1.0 / k.smoothness
 
 
-class NonconvexPlayer(_Estimated):
+class _Nonconvex(_Estimated):
     """NonconvexRate with estimated L and σ.
 
     The loss is the running mean before this batch; its shift the running mean, signs kept, of this
@@ -147,7 +124,6 @@ class NonconvexPlayer(_Estimated):
         self.change = 0.0
 
     def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
-        """Return the schedule, its signal, and what its rate is multiplied by."""
         k, expected = self.known, loss if self.loss is None else self.loss
         if self.last is not None:
             old = float(self.model.gradients(self.theta, *self.last)[0])
@@ -158,8 +134,8 @@ class NonconvexPlayer(_Estimated):
         return rate, signal, 1.0
 
 
-CONTESTANTS: tuple[Contestant, ...] = (
-    Contestant("ConvexRate", "driftrate", ConvexPlayer, ours=True),
-    Contestant("NonconvexRate", "driftrate", NonconvexPlayer, ours=True),
-    Contestant("LinearRate", "driftrate", LinearPlayer, ours=True),
+CONTESTANTS = (
+    Contestant("ConvexRate", "driftrate", _Convex, ours=True),
+    Contestant("NonconvexRate", "driftrate", _Nonconvex, ours=True),
+    Contestant("LinearRate", "driftrate", _Linear, ours=True),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from driftrate.errors import ConfigError
-from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Player, Setup
+from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Setup
 from driftrate.race.models import Floats, Labels
 
 # So many equations take 128 MB, and seconds.
@@ -74,21 +74,18 @@ class ForgettingFilter:
         return spread
 
 
-def _filter(setup: Setup, **options: float) -> Player:
-    return ForgettingFilter(setup, **options)
-
-
+_GRID = tuple(
+    {"forgetting": forgetting, "prior": prior}
+    for prior in (0.1, 1.0)
+    for forgetting in (1.0, 0.9999, 0.999, 0.997, 0.99)
+    if (forgetting, prior) != (0.997, 0.1)
+)
 CONTESTANTS = (
     Contestant(
         "kalman forgetting",
         "second order",
-        _filter,
-        tuple(
-            {"forgetting": forgetting, "prior": prior}
-            for prior in (0.1, 1.0)
-            for forgetting in (1.0, 0.9999, 0.999, 0.997, 0.99)
-            if (forgetting, prior) != (0.997, 0.1)
-        ),
+        ForgettingFilter,
+        _GRID,
         first_order=False,
         models=LINEAR_MODELS,
     ),

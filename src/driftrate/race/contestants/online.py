@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import log
 from typing import Any
 
@@ -19,7 +20,7 @@ class _Rabbit:
 
     rate: float | None = None
 
-    def __init__(self, setup: Setup, options: dict[str, Any]) -> None:
+    def __init__(self, setup: Setup, **options: Any) -> None:
         from vowpalwabbit import Workspace
 
         self.task = setup.model.task
@@ -55,19 +56,17 @@ class _Rabbit:
 class _Stream:
     """A linear model of River: all rows of a batch are predicted before the first is learnt."""
 
-    def __init__(self, setup: Setup, lr: float) -> None:
+    def __init__(self, setup: Setup, lr: float = 0.01) -> None:
         from river import linear_model, optim
 
         self.task, self.outputs = setup.model.task, setup.model.outputs
         self.rate: float | None = lr
-        self.model: Any
-        if self.task == "classes":
-            self.model = linear_model.SoftmaxRegression(optim.SGD(lr))
-        else:
-            regression = self.task == "regression"
-            kind = linear_model.LinearRegression if regression else linear_model.LogisticRegression
-            # The batch has a column of ones where the model has a bias.
-            self.model = kind(optim.SGD(lr), intercept_lr=0.0)
+        # The batch has a column of ones where the model has a bias.
+        self.model: Any = {
+            "regression": partial(linear_model.LinearRegression, intercept_lr=0.0),
+            "binary": partial(linear_model.LogisticRegression, intercept_lr=0.0),
+            "classes": linear_model.SoftmaxRegression,
+        }[self.task](optim.SGD(lr))
 
     def step(self, x: Floats, y: Labels) -> Floats:
         rows = [dict(enumerate(row)) for row in x.tolist()]
@@ -90,36 +89,19 @@ def _log(chance: float) -> float:
     return log(max(chance, _LEAST))
 
 
-def _vw(setup: Setup, **options: Any) -> Player:
-    return _Rabbit(setup, options)
-
-
 def _vw_constant(setup: Setup, **options: Any) -> Player:
-    return _Rabbit(setup, {"power_t": 0, **options})
+    return _Rabbit(setup, power_t=0, **options)
 
 
-def _river(setup: Setup, lr: float = 0.01) -> Player:
-    return _Stream(setup, lr)
+def _online(name: str, build: Any, package: str, settings: Any) -> Contestant:
+    packages = ((package, package),)
+    return Contestant(name, "online", build, settings, packages=packages, models=LINEAR_MODELS)
 
 
-_VW = (("vowpalwabbit", "vowpalwabbit"),)
 _VW_RATES = grid("learning_rate", [0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
+_RIVER_RATES = grid("lr", [1e-4, 3e-4, 1e-3, 3e-3, 0.03, 0.1, 0.3])
 CONTESTANTS = (
-    Contestant("vowpal wabbit", "online", _vw, _VW_RATES, packages=_VW, models=LINEAR_MODELS),
-    Contestant(
-        "vowpal wabbit power_t 0",
-        "online",
-        _vw_constant,
-        _VW_RATES,
-        packages=_VW,
-        models=LINEAR_MODELS,
-    ),
-    Contestant(
-        "river linear",
-        "online",
-        _river,
-        grid("lr", [1e-4, 3e-4, 1e-3, 3e-3, 0.03, 0.1, 0.3]),
-        packages=(("river", "river"),),
-        models=LINEAR_MODELS,
-    ),
+    _online("vowpal wabbit", _Rabbit, "vowpalwabbit", _VW_RATES),
+    _online("vowpal wabbit power_t 0", _vw_constant, "vowpalwabbit", _VW_RATES),
+    _online("river linear", _Stream, "river", _RIVER_RATES),
 )

@@ -5,167 +5,113 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from driftrate.race.contestants.base import Contestant, Player, Setup, grid
+from driftrate.race.contestants._optimizer import OptimizerPlayer
+from driftrate.race.contestants.base import TORCH, Contestant, Setup, grid
 
 if TYPE_CHECKING:
     import torch
 
-_TORCH = ("torch", "torch")
+
+class _ScheduleFree(OptimizerPlayer):
+    """Trained where the package trains, scored at its evaluation weights."""
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        self.optimizer.eval()
+        with torch.no_grad():
+            scores: torch.Tensor = self.net(features)
+        self.optimizer.train()
+        return scores
 
 
-def _schedule_free(setup: Setup, kind: str, options: dict[str, Any]) -> Player:
-    import schedulefree
-    import torch
-
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-    from driftrate.race.contestants._optimizer import lr as read
-
-    maker = getattr(schedulefree, kind)
-
-    class Averaged(OptimizerPlayer):
-        """Trained where the package trains, scored at its evaluation weights."""
-
-        def predict(self, features: torch.Tensor) -> torch.Tensor:
-            self.optimizer.eval()  # type: ignore[attr-defined]
-            with torch.no_grad():
-                scores: torch.Tensor = self.net(features)
-            self.optimizer.train()  # type: ignore[attr-defined]
-            return scores
-
-    return Averaged(setup, lambda p: maker(p, **options), rate=read)
+class _SGD(_ScheduleFree):
+    maker = "schedulefree:SGDScheduleFree"
 
 
-def _sgd_schedule_free(setup: Setup, **options: Any) -> Player:
-    return _schedule_free(setup, "SGDScheduleFree", options)
+class _AdamW(_ScheduleFree):
+    maker = "schedulefree:AdamWScheduleFree"
 
 
-def _adamw_schedule_free(setup: Setup, **options: Any) -> Player:
-    return _schedule_free(setup, "AdamWScheduleFree", options)
+class _Scaled(OptimizerPlayer):
+    """Steps by d · lr, with d an estimate of the distance."""
+
+    def read_rate(self) -> float:
+        group = self.optimizer.param_groups[0]
+        return float(group["d"] * group["lr"])
 
 
-def _scaled(optimizer: torch.optim.Optimizer) -> float:
-    """Return d · lr, the rate that the package steps by."""
-    group = optimizer.param_groups[0]
-    return float(group["d"] * group["lr"])
+class _Prodigy(_Scaled):
+    maker = "prodigyopt:Prodigy"
 
 
-def _prodigy(setup: Setup, **options: Any) -> Player:
-    from prodigyopt import Prodigy
-
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-
-    return OptimizerPlayer(setup, lambda p: Prodigy(p, **options), rate=_scaled)
+class _DAdaptSGD(_Scaled):
+    maker = "dadaptation:DAdaptSGD"
 
 
-def _dadapt_sgd(setup: Setup, **options: Any) -> Player:
-    from dadaptation import DAdaptSGD
-
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-
-    return OptimizerPlayer(setup, lambda p: DAdaptSGD(p, **options), rate=_scaled)
+class _DAdaptAdam(_Scaled):
+    maker = "dadaptation:DAdaptAdam"
 
 
-def _dadapt_adam(setup: Setup, **options: Any) -> Player:
-    from dadaptation import DAdaptAdam
-
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-
-    return OptimizerPlayer(setup, lambda p: DAdaptAdam(p, **options), rate=_scaled)
+class _WithoutRate(OptimizerPlayer):
+    def read_rate(self) -> None:
+        return None
 
 
-def _dog(setup: Setup, average: bool = False, **options: Any) -> Player:
-    import torch
-    from dog import DoG, PolynomialDecayAverager
+class _DoG(_WithoutRate):
+    """With `average`, scored at the package's own average of the weights."""
 
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
+    maker = "dog:DoG"
 
-    class Averaged(OptimizerPlayer):
-        """Scored at the package's own average of the weights."""
+    def __init__(self, setup: Setup, average: bool = False, **options: Any) -> None:
+        from dog import PolynomialDecayAverager
 
-        averager: Any = None
+        super().__init__(setup, **options)
+        self.averager = PolynomialDecayAverager(self.net) if average else None
 
-        def predict(self, features: torch.Tensor) -> torch.Tensor:
-            if self.averager is None:
-                self.averager = PolynomialDecayAverager(self.net)
-            with torch.no_grad():
-                scores: torch.Tensor = self.averager.averaged_model(features)
-            return scores
+    def predict(self, features: torch.Tensor) -> torch.Tensor | None:
+        import torch
 
-        def trained(self) -> None:
+        if self.averager is None:
+            return None
+        with torch.no_grad():
+            scores: torch.Tensor = self.averager.averaged_model(features)
+        return scores
+
+    def trained(self, loss: torch.Tensor) -> None:
+        if self.averager is not None:
             self.averager.step()
 
-    player = Averaged if average else OptimizerPlayer
-    return player(setup, lambda p: DoG(p, **options))
+
+class _COCOB(_WithoutRate):
+    maker = "parameterfree:COCOB"
 
 
-def _cocob(setup: Setup, **options: Any) -> Player:
-    from parameterfree import COCOB
+class _TRAC(_WithoutRate):
+    def make(self, parameters: Any, **options: Any) -> Any:
+        from torch.optim import Adam
+        from trac_optimizer import start_trac
 
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-
-    return OptimizerPlayer(setup, lambda p: COCOB(p, **options))
-
-
-def _trac(setup: Setup, **options: Any) -> Player:
-    import torch
-    from trac_optimizer import start_trac
-
-    from driftrate.race.contestants._optimizer import OptimizerPlayer
-
-    # It writes a line a step to a file that it must be given.
-    maker = start_trac(os.devnull, torch.optim.Adam)
-    return OptimizerPlayer(setup, lambda p: maker(p, **options))
+        # It writes a line a step to a file that it must be given.
+        return start_trac(os.devnull, Adam)(parameters, **options)
 
 
-_FREE = (_TORCH, ("schedulefree", "schedulefree"))
-_DADAPT = (_TORCH, ("dadaptation", "dadaptation"))
+def _free(name: str, build: Any, settings: Any, package: str, module: str = "") -> Contestant:
+    packages = (TORCH, (module or package, package))
+    return Contestant(name, "parameter-free", build, settings, packages=packages)
+
+
+_FREE = (TORCH, ("schedulefree", "schedulefree"))
+_SGD_RATES = grid("lr", [0.01, 0.03, 0.1, 0.3, 3.0])
+_ADAMW_RATES = grid("lr", [0.0003, 0.001, 0.01, 0.03, 0.1])
+_DOG_GRID = (*grid("reps_rel", [1e-4, 1e-2]), {"average": True})
 CONTESTANTS = (
-    Contestant(
-        "schedule-free sgd",
-        "schedule-free",
-        _sgd_schedule_free,
-        grid("lr", [0.01, 0.03, 0.1, 0.3, 3.0]),
-        packages=_FREE,
-    ),
-    Contestant(
-        "schedule-free adamw",
-        "schedule-free",
-        _adamw_schedule_free,
-        grid("lr", [0.0003, 0.001, 0.01, 0.03, 0.1]),
-        packages=_FREE,
-    ),
-    Contestant(
-        "prodigy",
-        "parameter-free",
-        _prodigy,
-        grid("d_coef", [0.3, 3.0, 10.0]),
-        packages=(_TORCH, ("prodigyopt", "prodigyopt")),
-    ),
-    Contestant(
-        "d-adapt sgd", "parameter-free", _dadapt_sgd, grid("lr", [0.3, 3.0]), packages=_DADAPT
-    ),
-    Contestant(
-        "d-adapt adam", "parameter-free", _dadapt_adam, grid("lr", [0.3, 3.0]), packages=_DADAPT
-    ),
-    Contestant(
-        "dog",
-        "parameter-free",
-        _dog,
-        ({"reps_rel": 1e-4}, {"reps_rel": 1e-2}, {"average": True}),
-        packages=(_TORCH, ("dog", "dog-optimizer")),
-    ),
-    Contestant(
-        "cocob",
-        "parameter-free",
-        _cocob,
-        grid("alpha", [10.0, 1000.0]),
-        packages=(_TORCH, ("parameterfree", "parameterfree")),
-    ),
-    Contestant(
-        "trac",
-        "parameter-free",
-        _trac,
-        grid("lr", [0.003, 0.01, 0.03, 0.1]),
-        packages=(_TORCH, ("trac_optimizer", "trac-optimizer")),
-    ),
+    Contestant("schedule-free sgd", "schedule-free", _SGD, _SGD_RATES, packages=_FREE),
+    Contestant("schedule-free adamw", "schedule-free", _AdamW, _ADAMW_RATES, packages=_FREE),
+    _free("prodigy", _Prodigy, grid("d_coef", [0.3, 3.0, 10.0]), "prodigyopt"),
+    _free("d-adapt sgd", _DAdaptSGD, grid("lr", [0.3, 3.0]), "dadaptation"),
+    _free("d-adapt adam", _DAdaptAdam, grid("lr", [0.3, 3.0]), "dadaptation"),
+    _free("dog", _DoG, _DOG_GRID, "dog-optimizer", "dog"),
+    _free("cocob", _COCOB, grid("alpha", [10.0, 1000.0]), "parameterfree"),
+    _free("trac", _TRAC, grid("lr", [0.003, 0.01, 0.03, 0.1]), "trac-optimizer", "trac_optimizer"),
 )

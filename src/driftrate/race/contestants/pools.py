@@ -9,7 +9,7 @@ import numpy as np
 
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.hedged_sgd_fast import FastHedgedSGD
-from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Player, Setup, grid
+from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Setup, grid
 from driftrate.race.models import Floats, Labels
 
 
@@ -62,14 +62,9 @@ class Ader:
 
 
 class HedgedPlayer:
-    """HedgedSGD, by its fast twin, on the flat weights; every copy sees the same batch.
+    """HedgedSGD, by its fast twin, on the flat weights; every copy sees the same batch."""
 
-    Args:
-        setup: The model.
-        options: The fields of `HedgedSGD`.
-    """
-
-    def __init__(self, setup: Setup, options: dict[str, Any]) -> None:
+    def __init__(self, setup: Setup, **options: Any) -> None:
         self.model, rule = setup.model, HedgedSGD(**options)
         self.pool = FastHedgedSGD(rule, rule.init(self.model.init(setup.seed)))
         self.rate: float | None = None
@@ -83,17 +78,8 @@ class HedgedPlayer:
         return mixture
 
 
-def _ader(setup: Setup, **options: float) -> Player:
-    return Ader(setup, **options)
-
-
-def _hedged(setup: Setup, **options: Any) -> Player:
-    return HedgedPlayer(setup, options)
-
-
+_DIAMETERS = grid("diameter", [0.3, 1.0, 10.0, 30.0])
 CONTESTANTS = (
-    Contestant(
-        "ader", "pool", _ader, grid("diameter", [0.3, 1.0, 10.0, 30.0]), models=LINEAR_MODELS
-    ),
-    Contestant("HedgedSGD", "driftrate", _hedged, grid("copies", [6, 14]), ours=True),
+    Contestant("ader", "pool", Ader, _DIAMETERS, models=LINEAR_MODELS),
+    Contestant("HedgedSGD", "driftrate", HedgedPlayer, grid("copies", [6, 14]), ours=True),
 )
