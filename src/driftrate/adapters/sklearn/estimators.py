@@ -108,10 +108,11 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
 
     @property
     def record(self) -> dict[str, float]:
-        """The last step in numbers, for any logger.
+        """The last step in numbers, for any logger; what is unknown is NaN.
 
-        The keys are those of every `record` (docs/attach.md); `rate` is of a pool its mean, and
-        `factor` NaN, because no optimizer brings a rate.
+        `rate`: that of the step, of a pool the mean; `factor`: NaN, because no optimizer brings a
+        rate; `signal` and `noise`: the measured squared gradient and its noise; `shift`: told or
+        estimated.
         """
         known = self._driver.record if hasattr(self, "_driver") else {}
         return {name: known.get(name, nan) for name in KEYS}
@@ -151,11 +152,12 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
         if first:
             self._check()
         x, y = self._rows(x, y, first)
+        weights: Floats | None = None
         if sample_weight is not None:
-            sample_weight = _check_sample_weight(
+            weights = _check_sample_weight(
                 sample_weight, x, dtype=np.float64, ensure_non_negative=True
             )
-        return x, self._targets(y, first, *known), sample_weight
+        return x, self._targets(y, first, *known), weights
 
     def _rows(self, x: Any, y: Any, reset: bool) -> tuple[Any, NDArray[Any]]:
         """Return checked features and targets."""
