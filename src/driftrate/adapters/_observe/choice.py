@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any, Literal, NamedTuple
 
-from driftrate.adapters._observe.told import TOLD, is_number
+from driftrate.adapters._observe.told import TOLD, innermost, is_number
 from driftrate.errors import ConfigError, MissingSignal
 from driftrate.schedules.base import Schedule, Signal
 from driftrate.schedules.wrappers import Wrapper
@@ -36,29 +37,18 @@ _FIELDS: dict[str, frozenset[str]] = {
 
 
 class Base(NamedTuple):
-    """What is known of an optimizer's own rate.
+    """What is known of an optimizer's own rate."""
 
-    Args:
-        plain: Whether its step is its rate times the gradient.
-        rate: Its rate; None where it is hidden.
-    """
-
-    plain: bool
-    rate: float | None
+    plain: bool  # whether its step is its rate times the gradient
+    rate: float | None  # None where it is hidden
 
 
 class Loop(NamedTuple):
-    """What attaching settles.
+    """What attaching settles."""
 
-    Args:
-        schedule: The schedule in the form that reads what the loop gives.
-        mode: Where the signal comes from; None where nothing is compared.
-        relative: Whether the schedule's rate is a factor on the optimizer's own.
-    """
-
-    schedule: Schedule
-    mode: Mode | None
-    relative: bool
+    schedule: Schedule  # in the form that reads what the loop gives
+    mode: Mode | None  # where the signal comes from; None where nothing is compared
+    relative: bool  # whether the schedule's rate is a factor on the optimizer's own
 
 
 def settle(
@@ -90,24 +80,20 @@ def settle(
     # The sequence's `cross` is of two batches, not of parts of one.
     gives = _ALWAYS if mode in (None, "sequence") else _FIELDS[mode]
     formed = schedule.reading((*TOLD, *gives))
-    lacking = sorted(
-        {*formed.signals} - {*TOLD} - (_FIELDS[mode] if mode else _ALWAYS) - formed.optional
-    )
+    known = formed.optional.union(TOLD, _FIELDS[mode] if mode else _ALWAYS)
+    lacking = sorted({*formed.signals} - known)
     if lacking:
-        able = [f"{modes[one]}" for one in modes if {*lacking} <= _FIELDS[one]]
+        able = [modes[one] for one in modes if {*lacking} <= _FIELDS[one]]
         use = " or ".join(able) or "another schedule: this framework has no mode that can"
         raise MissingSignal(
             f'{schedule.name} needs {lacking}, which mode="{mode}" cannot give: use {use}'
         )
     if relative is None:
-        products = bool(_PRODUCTS & {*formed.signals})
-        relative = products and is_factor(formed, base.plain)
+        relative = not _PRODUCTS.isdisjoint(formed.signals) and is_factor(formed, base.plain)
     elif not isinstance(relative, bool):
         raise ConfigError(f"attach: relative must be True, False or None, got {relative!r}")
-    if relative:
-        formed = capped(formed)
     found: Any = mode
-    return Loop(formed, found, relative)
+    return Loop(capped(formed) if relative else formed, found, relative)
 
 
 def check_schedule(schedule: object) -> None:
@@ -120,20 +106,17 @@ def check_schedule(schedule: object) -> None:
     raise ConfigError(f"attach: schedule must be a Schedule, got {schedule!r}{hint}")
 
 
-def check_batch_size(batch_size: object) -> None:
+def check_batch_size(batch_size: Any) -> None:
     """Refuse a batch size that is no positive finite number."""
-    good = batch_size is None or is_number(batch_size)
-    if not good or (batch_size is not None and not 0 < float(batch_size) < float("inf")):  # type: ignore[arg-type]
+    if batch_size is not None and not (is_number(batch_size) and 0 < float(batch_size) < inf):
         raise ConfigError(f"attach: batch_size must be a number > 0, got {batch_size!r}")
 
 
 def is_factor(schedule: Schedule, plain: bool) -> bool:
     """Return whether a schedule that measures products is a factor, where nobody says."""
-    while isinstance(schedule, Wrapper):
-        schedule = schedule.schedule
-    if getattr(schedule, "relative", False):
-        return True
-    return not plain and getattr(schedule, "max_rate", None) is None
+    inner = innermost(schedule)
+    unbounded = getattr(inner, "max_rate", None) is None
+    return getattr(inner, "relative", False) or (not plain and unbounded)
 
 
 def capped(schedule: Schedule) -> Schedule:

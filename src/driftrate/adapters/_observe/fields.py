@@ -11,24 +11,14 @@ Fields = dict[str, Any]
 
 
 class Space(NamedTuple):
-    """How a framework multiplies and subtracts its gradients; of any type, `G`.
+    """How a framework multiplies and subtracts its gradients, of any type."""
 
-    Args:
-        dot: ⟨a, b⟩ over all coordinates, in the metric of the optimizer's steps.
-        minus: a - b.
-    """
-
-    dot: Callable[[Any, Any], Array]
-    minus: Callable[[Any, Any], Any]
+    dot: Callable[[Any, Any], Array]  # ⟨a, b⟩ over all coordinates, in the metric of the steps
+    minus: Callable[[Any, Any], Any]  # a - b
 
 
 def measure(
-    space: Space,
-    reads: Collection[str],
-    gradient: Any,
-    *,
-    previous: Any = None,
-    trail: Any = None,
+    space: Space, reads: Collection[str], gradient: Any, *, previous: Any = None, trail: Any = None
 ) -> Fields:
     r"""Return the fields that one gradient shows, beside those remembered.
 
@@ -58,11 +48,7 @@ def of_pair(product: Array, apart: Array) -> Fields:
     r"""Return the fields of two successive gradients: cross = ⟨g, g'⟩, spread = ‖g - g'‖²/2.
 
     Two batches have independent noise, so that cross measures ⟨∇_t, ∇_{t-1}⟩ and spread the noise
-    of one gradient, plus half the squared change of ∇ between the two.
-
-    Args:
-        product: ⟨g, g'⟩.
-        apart: ‖g - g'‖².
+    of one gradient, plus half the squared change of ∇ between the two. `apart` is ‖g - g'‖².
     """
     return {"cross": product, "spread": 0.5 * apart}
 

@@ -22,13 +22,7 @@ def check_policy(decay: float, *policies: str, where: str = "notify_shift") -> N
 def policies(policy: str, moments: str | None, decay: float) -> tuple[float, float]:
     """Return what is left of the schedule's state and of the optimizer's moments.
 
-    Args:
-        policy: "keep", "decay" or "reset", for the schedule's state.
-        moments: The same for the optimizer's moments; None for what `policy` says.
-        decay: What "decay" leaves.
-
-    Returns:
-        Two shares of the past: 1 for "keep", `decay` for "decay", 0 for "reset".
+    Of each 1 for "keep", `decay` for "decay", 0 for "reset"; `moments` None is what `policy` says.
     """
     chosen = policy if moments is None else moments
     check_policy(decay, policy, chosen)

@@ -22,13 +22,6 @@ def record(
     the rate that the optimizer came with. `signal`: the measured squared gradient (`cross`).
     `noise`: the measured noise of the gradient (`spread`). `shift`: the shift that was told or
     estimated, however deep in wrappers. What is unknown is NaN.
-
-    Args:
-        schedule: The schedule.
-        state: Its state after the step.
-        fields: What was measured and told.
-        rate: η, or None where the framework hides it.
-        factor: η over the optimizer's own rate, or None.
     """
     found = {name: fields.get(field) for name, field in _FIELDS.items()}
     while isinstance(schedule, Wrapper):

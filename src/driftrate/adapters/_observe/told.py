@@ -7,6 +7,7 @@ from typing import Any
 
 from driftrate.errors import MissingSignal, SignalError
 from driftrate.schedules.base import Schedule, Signal
+from driftrate.schedules.wrappers import Wrapper
 
 TOLD = ("batch_size", "shift", "loss", "loss_shift")
 
@@ -28,11 +29,12 @@ class Told:
         measured: tuple[str, ...] = (),
         how: str = "tell({name}=...) before each step",
     ) -> None:
-        self._schedule = schedule
-        self._how = how
-        self._measured = measured
+        self._schedule, self._how, self._measured = schedule, how, measured
         self.fields: dict[str, Any] = {}
-        if batch_size is None and not _counts_samples(schedule):
+        inner = innermost(schedule)
+        # B must be known where a constant is the noise of one sample; some can do without it.
+        counts = hasattr(inner, "noise_std") or "batch_size" in inner.optional
+        if batch_size is None and not counts:
             batch_size = 1.0
         self.usual = {} if batch_size is None else {"batch_size": batch_size}
 
@@ -54,33 +56,27 @@ class Told:
         self.fields |= fields
 
     def take(self) -> dict[str, Any]:
-        """Return what holds for this step, and forget it.
-
-        Raises:
-            MissingSignal: The schedule needs a field that was not told.
-        """
+        """Return what holds for this step, and forget it; raise as `require` does."""
         told, self.fields = self.usual | self.fields, {}
         self.require(told)
         return told
 
     def require(self, told: dict[str, Any]) -> None:
         """Raise `MissingSignal` where a field that only a loop can tell is not there."""
+        only = {*TOLD} - {*self._measured} - self._schedule.optional
         for name in self._schedule.signals:
-            if name not in TOLD or name in self._measured or name in self._schedule.optional:
-                continue
-            if name not in told:
+            if name in only and name not in told:
                 where = ", or attach(batch_size=...)" if name == "batch_size" else ""
                 raise MissingSignal(
                     f"{self._schedule.name} needs {name}: {self._how.format(name=name)}{where}"
                 )
 
 
-def _counts_samples(schedule: Schedule) -> bool:
-    """Whether B must be known: a constant is the noise of one sample, or B may be left out."""
-    inner = getattr(schedule, "schedule", None)
-    if isinstance(inner, Schedule):
-        return _counts_samples(inner)
-    return hasattr(schedule, "noise_std") or "batch_size" in schedule.optional
+def innermost(schedule: Schedule) -> Schedule:
+    """Return the schedule inside all wrappers."""
+    while isinstance(schedule, Wrapper):
+        schedule = schedule.schedule
+    return schedule
 
 
 def is_number(value: object) -> bool:

@@ -57,18 +57,14 @@ def attach(
         mode: Where the signal comes from: "sequence" is all that River shows.
         batch_size: B: 1 for `learn_one`, the number of rows for `learn_many`; `tell(batch_size=)`
             overrides it once.
-        relative: False: the schedule's rate is the learning rate. True: it is a factor on the
-            optimizer's own `lr`; a schedule with `max_rate=None` then gets 1, `MeasuredRate`
-            `relative=True`, which lowers a rate that is too high. None: True for schedules with no
-            `max_rate` that measure products of gradients under an optimizer other than plain SGD,
-            whose steps are not rate times gradient; else False. So `MeasuredRate()` measures the
-            curvature under SGD, whatever `lr` is, and multiplies the rate of Adam by the measured
-            factor, 0 to 1; `MeasuredRate(max_rate=lr)` is `lr` times it under any.
+        relative: True: the schedule's rate is a factor on the optimizer's own `lr`, at most 1
+            where the schedule has no `max_rate`. False: it is the learning rate. None: a factor
+            for schedules with no `max_rate` that measure products of gradients, under anything but
+            plain SGD; else the rate (docs/attach.md has examples).
         metric: In which metric gradients are multiplied and squared. "plain": Σ a_i b_i.
-            "moments": Σ a_i b_i c/(√v_i + ε) with the moments of Adam before the step, the metric
-            that such an optimizer steps in. Its first update has no moments, and takes the rate
-            that the schedule starts from. None: "moments" for River's Adam, AMSGrad, Nadam and
-            RMSProp, else "plain".
+            "moments": Σ a_i b_i c/(√v_i + ε) with the moments of Adam before the step; the first
+            update, which has none, takes the rate that the schedule starts from. None: "moments"
+            for River's Adam, AMSGrad, Nadam and RMSProp, else "plain".
 
     Returns:
         The optimizer to learn with.
@@ -93,9 +89,6 @@ class FollowedRate(optim.base.Scheduler):
     reads, so that asking changes nothing. Use it as `intercept_lr`, so that an intercept takes the
     weights' rate (of the step before, because River moves the intercept first).
 
-    Args:
-        rate: The rate.
-
     Example:
         >>> rate = FollowedRate(0.25)
         >>> rate.get(7), rate.get(7)
@@ -106,29 +99,15 @@ class FollowedRate(optim.base.Scheduler):
         self.rate = rate
 
     def get(self, t: int) -> float:
-        """Return the rate, whatever the step.
-
-        Args:
-            t: The step, which the schedule itself counts.
-
-        Returns:
-            The rate of the last update.
-        """
+        """Return the rate of the last update, whatever the step t: the schedule itself counts."""
         return self.rate
 
 
 class ScheduledOptimizer(optim.base.Optimizer):
     """An optimizer of River and the schedule that sets its rate; `attach` makes it.
 
-    Pickle it, or the model around it, to stop and resume bit by bit; `clone` starts afresh.
-
-    Args:
-        optimizer: As in `attach`, and so are all others.
-        schedule: The schedule.
-        mode: "sequence".
-        batch_size: B.
-        relative: Whether the schedule's rate is a factor on the optimizer's own.
-        metric: The metric of products.
+    Pickle it, or the model around it, to stop and resume bit by bit; `clone` starts afresh. The
+    arguments are those of `attach`.
 
     Example:
         >>> from river import optim
@@ -149,22 +128,13 @@ class ScheduledOptimizer(optim.base.Optimizer):
         relative: bool | None = None,
         metric: Literal["plain", "moments"] | None = None,
     ) -> None:
-        _observe.check_schedule(schedule)
         _check(optimizer)
         _observe.check_batch_size(batch_size)
         self._base = float(optimizer.learning_rate)
-        loop = _observe.settle(
-            schedule,
-            Base(type(optimizer) is optim.SGD, self._base),
-            modes=_MODES,
-            mode=mode,
-            relative=relative,
-        )
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.mode = mode
-        self.batch_size = batch_size
-        self.relative = loop.relative
+        base = Base(type(optimizer) is optim.SGD, self._base)
+        loop = _observe.settle(schedule, base, modes=_MODES, mode=mode, relative=relative)
+        self.optimizer, self.schedule = optimizer, schedule
+        self.mode, self.batch_size, self.relative = mode, batch_size, loop.relative
         self.metric = moments_of.check_metric(optimizer, metric)
         self._followed = loop.schedule
         self._told = Told(loop.schedule, batch_size)
@@ -179,26 +149,11 @@ class ScheduledOptimizer(optim.base.Optimizer):
         self._fields: Fields = {}
 
     def look_ahead(self, w: Any) -> Any:
-        """Let the optimizer move the weights before a prediction, where it does so.
-
-        Args:
-            w: The weights, modified in place.
-
-        Returns:
-            The weights.
-        """
+        """Let the optimizer move weights w before a prediction, where it does so; return w."""
         return self._inner.look_ahead(w)
 
     def step(self, w: Any, g: Any) -> Any:
-        """Set the rate from the gradient, then let the optimizer use both.
-
-        Args:
-            w: The weights, modified in place.
-            g: The gradient.
-
-        Returns:
-            The weights.
-        """
+        """Set the rate from the gradient g, let the optimizer move weights w in place; return w."""
         self._follow(self._told.take(), g)
         before = None
         if "step_length" in self._followed.signals:
@@ -231,11 +186,7 @@ class ScheduledOptimizer(optim.base.Optimizer):
         self._told.tell(**fields)
 
     def notify_shift(
-        self,
-        policy: Policy = "reset",
-        *,
-        moments: Policy | None = None,
-        decay: float = 0.5,
+        self, policy: Policy = "reset", *, moments: Policy | None = None, decay: float = 0.5
     ) -> None:
         """Say that the data have shifted, and what to do with what was learned before.
 
@@ -268,12 +219,11 @@ class ScheduledOptimizer(optim.base.Optimizer):
 
     @property
     def record(self) -> dict[str, float]:
-        """The last update in numbers, for any logger.
+        """The last update in numbers, for any logger; what is unknown is NaN.
 
-        `rate`: the rate that the optimizer used; `factor`: that over the rate that it came with;
-        `signal`: the measured squared gradient (`cross`); `noise`: the measured noise of the
-        gradient (`spread`), both in the metric of `attach`; `shift`: the shift that was told or
-        estimated. What is unknown is NaN.
+        `rate`, and `factor`: that over the rate that the optimizer came with; `signal` and `noise`:
+        the measured squared gradient and its noise, in the metric of `attach`; `shift`: told or
+        estimated.
         """
         rate = self._rate.rate
         factor = rate / self._base if self._base else nan
@@ -297,13 +247,10 @@ class ScheduledOptimizer(optim.base.Optimizer):
 
     def _follow(self, told: Fields, gradient: Any) -> None:
         """Step the schedule, where all that it needs is there, and set the rate."""
-        measured = self._measure(gradient)
+        measured, reads = self._measure(gradient), self._followed.signals
         self._fields = told | (measured or {})
-        if measured is None:
-            return
-        reads = self._followed.signals
         signal = {name: self._fields[name] for name in reads if name in self._fields}
-        if {*reads} - self._followed.optional <= signal.keys():
+        if measured is not None and {*reads} - self._followed.optional <= signal.keys():
             self._state = self._followed.update(self._state, Signal(**signal))[1]
             self._set_rate()
 

@@ -27,26 +27,12 @@ class ConstantFeature(base.MiniBatchTransformer):
         self.name = name
 
     def transform_one(self, x: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Return the features and the constant.
-
-        Args:
-            x: The features.
-
-        Returns:
-            A new dictionary.
-        """
+        """Return a new dictionary of the features and the constant."""
         self._check(x)
         return {**x, self.name: 1.0}
 
     def transform_many(self, X: Any) -> Any:
-        """Return the features of many samples and the constant.
-
-        Args:
-            X: A data frame that River's `learn_many` takes.
-
-        Returns:
-            A new data frame of the same library.
-        """
+        """Return a new data frame, of the library of X, with the features and the constant."""
         if hasattr(X, "assign"):  # pandas, all that River before 0.23 knows
             self._check(X.columns)
             return X.assign(**{self.name: 1.0})
@@ -92,7 +78,6 @@ class Notified(Protocol):
 
     def notify_shift(self, policy: Policy = "reset") -> None:
         """Take notice."""
-        ...
 
 
 class ShiftNotifier:
@@ -129,14 +114,7 @@ class ShiftNotifier:
         self._alarm: Any = detector("adwin", **options)
 
     def update(self, error: float) -> bool:
-        """Take the error of one prediction.
-
-        Args:
-            error: A loss, or |y - ŷ|.
-
-        Returns:
-            Whether the target was told of a shift just now.
-        """
+        """Take an error, a loss or |y - ŷ|; return whether the target was told of a shift now."""
         before = self._alarm.inner.estimation
         if not self._alarm.update(error) or self._alarm.inner.estimation <= before:
             return False

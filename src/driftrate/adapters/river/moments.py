@@ -24,13 +24,10 @@ def check_metric(optimizer: Any, metric: str | None) -> str:
     """Return "plain" or "moments"; None is "moments" where the optimizer is of Adam's kind."""
     if metric not in (None, "plain", "moments"):
         raise ConfigError(f'attach: metric must be "plain", "moments" or None, got {metric!r}')
-    known = type(optimizer) in _SECOND
+    kind, known = type(optimizer).__name__, type(optimizer) in _SECOND
     if metric == "moments" and not known:
-        able = sorted(kind.__name__ for kind in _SECOND)
-        raise ConfigError(
-            f'attach: metric="moments" is for {able}, got {type(optimizer).__name__}: use'
-            ' metric="plain"'
-        )
+        able = sorted(one.__name__ for one in _SECOND)
+        raise ConfigError(f'attach: metric="moments" is for {able}, got {kind}: use metric="plain"')
     return metric or ("moments" if known else "plain")
 
 
@@ -41,9 +38,6 @@ class Metric:
     step is signal. c = √(1 - β₂^t) takes back that v started from 0; RMSProp has c = 1 and River's
     √(v_i + ε). The moments are those before the step: they do not know the gradient that is
     measured. A coordinate that has none yet is left out.
-
-    Args:
-        optimizer: Adam, AMSGrad, Nadam or RMSProp.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -78,15 +72,7 @@ class Metric:
 
 
 def decay(optimizer: Any, share: float) -> None:
-    """Multiply the moments of an optimizer.
-
-    Args:
-        optimizer: One of River's.
-        share: What is left of them.
-
-    Raises:
-        ConfigError: It keeps something else, which a product would spoil.
-    """
+    """Multiply the moments of an optimizer; refuse where a product would spoil what it keeps."""
     kind = type(optimizer)
     settings = {"lr", "n_iterations", *signature(kind).parameters}
     unknown = sorted(vars(optimizer).keys() - settings - {*_MOMENTS})

@@ -37,23 +37,15 @@ def dot(a: Any, b: Any) -> float:
 def minus(a: Any, b: Any) -> Any:
     """Return a - b; a coordinate that one of them lacks is 0."""
     if isinstance(a, dict):
-        return {
-            **{key: one - b[key] if key in b else one for key, one in a.items()},
-            **{key: -one for key, one in b.items() if key not in a},
-        }
+        return {key: a.get(key, 0.0) - b.get(key, 0.0) for key in a | b}
     return a - b
 
 
 def lengthened(trail: Any, gradient: Any) -> Any:
     """Return 0.9 h + g; a coordinate that one of them lacks is 0."""
     if isinstance(trail, dict):
-        return {
-            **{key: TRAIL * one for key, one in trail.items()},
-            **{
-                key: TRAIL * trail[key] + one if key in trail else one
-                for key, one in gradient.items()
-            },
-        }
+        both = trail | gradient
+        return {key: TRAIL * trail.get(key, 0.0) + gradient.get(key, 0.0) for key in both}
     return TRAIL * trail + gradient
 
 

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from driftrate.adapters._observe import Policy
-from driftrate.adapters.sklearn.losses import Derivative, Floats
+from driftrate.adapters.sklearn.losses import Batch, Floats
 from driftrate.adapters.sklearn.single import MODES, Single
 from driftrate.errors import ConfigError, SignalError
 from driftrate.learners import HedgedSGD
 from driftrate.learners.hedged_sgd_fast import FastHedgedSGD
 from driftrate.schedules.base import Schedule
-
-
-class Driver(Protocol):
-    """Holds the points at which losses and gradients are wanted; the first is the model."""
-
-    points: Floats
-
-    def step(self, losses: Floats, batch: Derivative) -> None:
-        """Take one step, in place."""
-        ...
-
-    def tell(self, **fields: float) -> None:
-        """Say what cannot be measured."""
-        ...
-
-    def notify_shift(self, policy: Policy, decay: float) -> None:
-        """Forget some of what was learned about rates, and nothing of the weights."""
-        ...
-
-    @property
-    def record(self) -> dict[str, float]:
-        """The last step in numbers."""
-        ...
 
 
 class Pool(FastHedgedSGD):
@@ -61,23 +38,14 @@ class Pool(FastHedgedSGD):
                 now *= decay
                 now += (1.0 - decay) * start[name]
 
-    def step(self, losses: Floats, batch: Derivative) -> None:
+    def step(self, losses: Floats, batch: Batch) -> None:
         """Take one step with every copy and mix anew."""
         batch.gradient(0, batch.rows, self.gradients)
         self.update(losses, self.gradients)
 
 
-def driver(rule: Any, mode: str, theta: Floats) -> Driver:
-    """Return what moves the weights.
-
-    Args:
-        rule: None, a `HedgedSGD`, or a schedule.
-        mode: Where a schedule's signal comes from.
-        theta: The first weights, flat.
-
-    Returns:
-        The driver.
-    """
+def driver(rule: Any, mode: str, theta: Floats) -> Pool | Single:
+    """Return what moves the flat weights: None is a `HedgedSGD`; a schedule is read in a mode."""
     if mode not in MODES:
         raise ConfigError(f"mode must be one of {[*MODES]}, got {mode!r}")
     rule = HedgedSGD() if rule is None else rule

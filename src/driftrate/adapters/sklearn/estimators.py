@@ -10,9 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
-from scipy.special import expit, log_expit, log_softmax
-from scipy.special import softmax as softmax_of
+from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
@@ -21,7 +19,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from driftrate.adapters._observe import KEYS, STATE_VERSION, Policy, check_version, policies
 from driftrate.adapters.sklearn import drivers, losses
-from driftrate.adapters.sklearn.drivers import Driver
 from driftrate.adapters.sklearn.losses import Floats
 from driftrate.adapters.sklearn.single import Mode, Single
 from driftrate.errors import ConfigError
@@ -29,45 +26,13 @@ from driftrate.learners import HedgedSGD
 from driftrate.schedules.base import Schedule
 
 __all__ = ["ShiftSGDClassifier", "ShiftSGDRegressor"]
-
-
-class _Batch:
-    """The derivatives of one batch's losses by the scores, and its features."""
-
-    def __init__(self, x: Any, derivatives: Floats, features: int) -> None:
-        self.rows = len(derivatives)
-        self._x, self._derivatives, self._features = x, derivatives, features
-
-    def gradient(self, start: int, stop: int, out: Floats) -> None:
-        """Write the sum over some rows of each model's gradient, intercept last."""
-        x, slopes = self._x, self._derivatives
-        if stop - start < self.rows:
-            x, slopes = x[start:stop], slopes[start:stop]
-        per_output = out.reshape(slopes.shape[1], -1)
-        # A sparse product wants the sparse matrix first.
-        if issparse(x):
-            per_output[:, : self._features] = (x.T @ slopes).T
-        else:
-            np.matmul(slopes.T, x, out=per_output[:, : self._features])
-        if per_output.shape[1] > self._features:
-            slopes.sum(axis=0, out=per_output[:, -1])
+_FEATURES = {"accept_sparse": "csr", "dtype": np.float64}
 
 
 class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
     """What regressor and classifier share: the weights, the batches and the steps."""
 
     _losses: dict[str, losses.Loss]
-    loss: str
-    schedule: HedgedSGD | Schedule | None
-    mode: Mode
-    fit_intercept: bool
-    batch_size: int
-    max_iter: int
-    shuffle: bool
-    random_state: Any
-    n_features_in_: int
-    t_: int
-    _driver: Driver
     _shown: Floats  # the weights that predict: replaced as one, never written to
 
     def __init__(
@@ -88,7 +53,30 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
     @property
     def intercept_(self) -> Floats:
         """Intercepts, one an output."""
-        return self._split(self._shown)[1]
+        return self._split()[1]
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Start afresh and go through the data `max_iter` times.
+
+        Args:
+            X: Features (n, n_features), dense or sparse.
+            y: Targets or labels (n,).
+            sample_weight: Weights (n,) of the rows.
+
+        Returns:
+            The estimator.
+        """
+        X, y, weights = self._take(X, y, sample_weight, True)
+        random, order = check_random_state(self.random_state), np.arange(X.shape[0])
+        for _ in range(self.max_iter):
+            if self.shuffle:
+                random.shuffle(order)
+                part = None if weights is None else weights[order]
+                self._learn(X[order], y[order], part, self.max_iter)
+            else:
+                self._learn(X, y, weights, self.max_iter)
+        self.n_iter_ = self.max_iter
+        return self
 
     def tell(self, **fields: float) -> None:
         """Say what the next step cannot measure; it is for that step alone.
@@ -111,8 +99,7 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
             policy: "keep": nothing; "reset": rates are learned afresh; "decay": for a pool the
                 shares and octaves, for a schedule each number of its state goes the share
                 1 - `decay` of its way back to where it started.
-            moments: The same for the moments of the optimizer. Plain SGD has none: any policy is
-                right.
+            moments: The same for the optimizer's moments; plain SGD has none, so any is right.
             decay: What is left of the past, in [0, 1].
         """
         policies(policy, moments, decay)
@@ -121,12 +108,11 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
 
     @property
     def record(self) -> dict[str, float]:
-        """The last step in numbers, for any logger.
+        """The last step in numbers, for any logger; what is unknown is NaN.
 
-        `rate`: the rate that was used, of a pool its mean; `signal`: the measured squared gradient
-        (`cross`); `noise`: the measured noise of the gradient (`spread`); `shift`: the shift that
-        was told or estimated. `factor`, the rate over that of an optimizer, and what is unknown
-        are NaN.
+        `rate`: that of the step, of a pool the mean; `factor`: NaN, because no optimizer brings a
+        rate; `signal` and `noise`: the measured squared gradient and its noise; `shift`: told or
+        estimated.
         """
         known = self._driver.record if hasattr(self, "_driver") else {}
         return {name: known.get(name, nan) for name in KEYS}
@@ -152,12 +138,26 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
             if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")
 
-    def _begin(self, features: int, outputs: int) -> None:
+    def _begin(self, outputs: int) -> None:
         """Start from weights 0."""
         self._outputs = outputs
-        width = features + bool(self.fit_intercept)
+        width = self.n_features_in_ + bool(self.fit_intercept)
         self._driver = drivers.driver(self.schedule, self.mode, np.zeros(outputs * width))
         self.t_ = 0
+
+    def _take(
+        self, x: Any, y: Any, sample_weight: ArrayLike | None, first: bool, *known: NDArray[Any]
+    ) -> tuple[Any, NDArray[Any], Floats | None]:
+        """Check the arguments, begin where it is the first time; return rows, targets, weights."""
+        if first:
+            self._check()
+        x, y = self._rows(x, y, first)
+        weights: Floats | None = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(
+                sample_weight, x, dtype=np.float64, ensure_non_negative=True
+            )
+        return x, self._targets(y, first, *known), weights
 
     def _rows(self, x: Any, y: Any, reset: bool) -> tuple[Any, NDArray[Any]]:
         """Return checked features and targets."""
@@ -175,25 +175,11 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
         # scikit-learn's checks cost more than a step; a finite sum of squares has finite terms.
         if plain and isfinite(np.vdot(x, x)) and isfinite(np.vdot(y, y)):
             return x, y
+        numeric = isinstance(self, RegressorMixin)
         checked: tuple[Any, NDArray[Any]] = validate_data(
-            self,
-            x,
-            y,
-            accept_sparse="csr",
-            dtype=np.float64,
-            order="C",
-            reset=reset,
-            y_numeric=isinstance(self, RegressorMixin),
+            self, x, y, reset=reset, order="C", y_numeric=numeric, **_FEATURES
         )
         return checked
-
-    def _weights(self, sample_weight: ArrayLike | None, x: Any) -> Floats | None:
-        if sample_weight is None:
-            return None
-        weights: Floats = _check_sample_weight(
-            sample_weight, x, dtype=np.float64, ensure_non_negative=True
-        )
-        return weights
 
     def _learn(self, x: Any, target: NDArray[Any], weights: Floats | None, passes: int = 1) -> None:
         """Take a step on each of the batches, in order; `passes`: how often, in this call."""
@@ -214,7 +200,7 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
                 for start, stop in pairwise(edges):
                     part = None if weights is None else weights[start:stop]
                     self._step(x[start:stop], target[start:stop], part)
-        self._show()
+        self._shown = self._driver.points[0].copy()
 
     def _step(self, x: Any, target: NDArray[Any], weights: Floats | None) -> None:
         points, features, rows = self._driver.points, self.n_features_in_, x.shape[0]
@@ -222,52 +208,28 @@ class _ShiftSGD(BaseEstimator):  # type: ignore[misc]
         scores = x @ table[:, :features].T
         if self.fit_intercept:
             scores += table[:, -1]
-        each, slopes = self._kernel(
-            scores.reshape(rows, len(points), self._outputs), target, self._epsilon
-        )
+        scores = scores.reshape(rows, len(points), self._outputs)
+        # Huber's alone has an ε.
+        each, slopes = self._losses[self.loss](scores, target, getattr(self, "epsilon", 0.0))
         share = np.full(rows, 1.0 / rows) if weights is None else weights / rows
         slopes = slopes.reshape(rows, -1)
         slopes *= share[:, None]
-        self._driver.step(share @ each, _Batch(x, slopes, features))
+        self._driver.step(share @ each, losses.Batch(x, slopes, features))
         self.t_ += 1
 
-    def _show(self) -> None:
-        """Let the first point be the model."""
-        self._shown = self._driver.points[0].copy()
-
-    def _split(self, weights: Floats) -> tuple[Floats, Floats]:
+    def _split(self) -> tuple[Floats, Floats]:
         """Return coefficients (outputs, features) and intercepts (outputs,)."""
-        table, features = weights.reshape(self._outputs, -1), self.n_features_in_
+        # Read once: another thread may put the next weights in its place.
+        table, features = self._shown.reshape(self._outputs, -1), self.n_features_in_
         own = table[:, -1] if table.shape[1] > features else np.zeros(self._outputs)
         return table[:, :features], own
 
-    def _passes(self, x: Any, target: NDArray[Any], weights: Floats | None) -> None:
-        """Go through the data `max_iter` times."""
-        random, order = check_random_state(self.random_state), np.arange(x.shape[0])
-        for _ in range(self.max_iter):
-            if self.shuffle:
-                random.shuffle(order)
-                part = None if weights is None else weights[order]
-                self._learn(x[order], target[order], part, self.max_iter)
-            else:
-                self._learn(x, target, weights, self.max_iter)
-        self.n_iter_ = self.max_iter
-
     def _scores(self, x: Any) -> Floats:
         check_is_fitted(self, "_shown")
-        x = validate_data(self, x, accept_sparse="csr", dtype=np.float64, reset=False)
-        # Read once: another thread may put the next weights in its place.
-        coefficients, intercepts = self._split(self._shown)
+        x = validate_data(self, x, reset=False, **_FEATURES)
+        coefficients, intercepts = self._split()
         scores: Floats = x @ coefficients.T + intercepts
         return scores
-
-    @property
-    def _kernel(self) -> losses.Loss:
-        return self._losses[self.loss]
-
-    @property
-    def _epsilon(self) -> float:
-        return 0.0
 
 
 class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
@@ -340,7 +302,7 @@ class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
     @property
     def coef_(self) -> Floats:
         """Weights, of shape (n_features,)."""
-        weights: Floats = self._split(self._shown)[0][0]
+        weights: Floats = self._split()[0][0]
         return weights
 
     def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
@@ -355,42 +317,11 @@ class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
             The estimator.
         """
         first = not hasattr(self, "_driver")
-        if first:
-            self._check()
-        X, y = self._rows(X, y, first)
-        weights = self._weights(sample_weight, X)
-        if first:
-            self._begin(X.shape[1], 1)
-        self._learn(X, y, weights)
-        return self
-
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
-        """Start afresh and go through the data `max_iter` times.
-
-        Args:
-            X: Features (n, n_features), dense or sparse.
-            y: Targets (n,).
-            sample_weight: Weights (n,) of the rows.
-
-        Returns:
-            The estimator.
-        """
-        self._check()
-        X, y = self._rows(X, y, True)
-        weights = self._weights(sample_weight, X)
-        self._begin(X.shape[1], 1)
-        self._passes(X, y, weights)
+        self._learn(*self._take(X, y, sample_weight, first))
         return self
 
     def predict(self, X: Any) -> Floats:
-        """Predict targets.
-
-        Args:
-            X: Features (n, n_features), dense or sparse.
-
-        Returns:
-            Predictions (n,).
-        """
+        """Predict targets (n,) from features (n, n_features), dense or sparse."""
         return self._scores(X)[:, 0]
 
     def _check(self) -> None:
@@ -399,9 +330,10 @@ class ShiftSGDRegressor(RegressorMixin, _ShiftSGD):  # type: ignore[misc]
         if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 < epsilon < np.inf:
             raise ConfigError(f"epsilon must be a finite number > 0, got {epsilon!r}")
 
-    @property
-    def _epsilon(self) -> float:
-        return self.epsilon
+    def _targets(self, y: NDArray[Any], first: bool) -> NDArray[Any]:
+        if first:
+            self._begin(1)
+        return y
 
 
 def _has_probabilities(self: ShiftSGDClassifier) -> bool:
@@ -415,25 +347,12 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
 
     Minimises the mean over the batch of "log_loss" (logistic for two classes, softmax for more) or
     "hinge" (for more than two classes the sum over each class against the rest), one step a batch.
-    For the rest see `ShiftSGDRegressor`.
-
-    Args:
-        loss: "log_loss" or "hinge".
-        schedule: None for `HedgedSGD()`, a `HedgedSGD`, or any schedule of driftrate.
-        mode: "parts" or "sequence".
-        fit_intercept: Whether there is an intercept.
-        batch_size: The most rows in one step.
-        max_iter: How many times `fit` goes through the data.
-        shuffle: Whether `fit` does so in random order.
-        random_state: The seed of that order.
+    What `ShiftSGDRegressor` says of streams, threads, arguments and attributes holds here too.
 
     Attributes:
         classes_: The classes, sorted.
         coef_: Weights, (1, n_features) for two classes, else (n_classes, n_features).
         intercept_: Intercepts, one a row of `coef_`.
-        n_features_in_: The number of features.
-        n_iter_: How many times `fit` went through the data.
-        t_: How many steps were taken.
 
     Example:
         >>> import numpy as np
@@ -447,7 +366,7 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
         ['up', 'down']
     """
 
-    _losses = {"log_loss": losses.softmax, "hinge": losses.hinge}  # noqa: RUF012
+    _losses = {"log_loss": losses.log_loss, "hinge": losses.hinge}  # noqa: RUF012
 
     def __init__(
         self,
@@ -468,7 +387,7 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
     @property
     def coef_(self) -> Floats:
         """Weights, (1, n_features) for two classes, else (n_classes, n_features)."""
-        return self._split(self._shown)[0]
+        return self._split()[0]
 
     def partial_fit(
         self,
@@ -489,64 +408,23 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
             The estimator.
         """
         first = not hasattr(self, "_driver")
-        if first:
-            self._check()
-            if classes is None:
-                raise ConfigError("classes must be passed on the first call to partial_fit.")
+        if first and classes is None:
+            raise ConfigError("classes must be passed on the first call to partial_fit.")
         known: NDArray[Any] = self.classes_ if classes is None else unique_labels(classes)
-        if not first and classes is not None and not np.array_equal(known, self.classes_):
+        if not first and not np.array_equal(known, self.classes_):
             raise ConfigError(
                 f"classes={classes!r} is not what it was at the first call: {self.classes_}"
             )
-        X, y = self._rows(X, y, first)
-        weights = self._weights(sample_weight, X)
-        places = self._places(known, y)
-        if first:
-            self._begin_classes(X.shape[1], known)
-        self._learn(X, self._targets(places), weights)
-        return self
-
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
-        """Start afresh and go through the data `max_iter` times.
-
-        Args:
-            X: Features (n, n_features), dense or sparse.
-            y: Labels (n,).
-            sample_weight: Weights (n,) of the rows.
-
-        Returns:
-            The estimator.
-        """
-        self._check()
-        X, y = self._rows(X, y, True)
-        check_classification_targets(y)
-        weights = self._weights(sample_weight, X)
-        known, places = np.unique(y, return_inverse=True)
-        self._begin_classes(X.shape[1], known)
-        self._passes(X, self._targets(places), weights)
+        self._learn(*self._take(X, y, sample_weight, first, known))
         return self
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the scores.
-
-        Args:
-            X: Features (n, n_features), dense or sparse.
-
-        Returns:
-            Scores (n,) for two classes, positive for `classes_[1]`; else (n, n_classes).
-        """
+        """Return scores (n, n_classes); for two classes (n,), positive for `classes_[1]`."""
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict labels.
-
-        Args:
-            X: Features (n, n_features), dense or sparse.
-
-        Returns:
-            Labels (n,).
-        """
+        """Predict labels (n,) from features (n, n_features), dense or sparse."""
         scores = self._scores(X)
         places = (scores[:, 0] > 0).astype(int) if self._outputs == 1 else scores.argmax(axis=1)
         labels: NDArray[Any] = self.classes_[places]
@@ -554,65 +432,44 @@ class ShiftSGDClassifier(ClassifierMixin, _ShiftSGD):  # type: ignore[misc]
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Floats:
-        """Predict probabilities; for `loss="log_loss"`.
-
-        Args:
-            X: Features (n, n_features), dense or sparse.
-
-        Returns:
-            Probabilities (n, n_classes).
-        """
-        scores = self._scores(X)
-        if self._outputs == 1:
-            return np.hstack([expit(-scores), expit(scores)])
-        probabilities: Floats = softmax_of(scores, axis=1)
-        return probabilities
+        """Predict probabilities (n, n_classes); for `loss="log_loss"`."""
+        return self._probabilities(X, expit, softmax)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Floats:
-        """Predict logarithms of probabilities; for `loss="log_loss"`.
+        """Predict logarithms of probabilities (n, n_classes); for `loss="log_loss"`."""
+        return self._probabilities(X, log_expit, log_softmax)
 
-        Args:
-            X: Features (n, n_features), dense or sparse.
-
-        Returns:
-            Logarithms of probabilities (n, n_classes).
-        """
-        scores = self._scores(X)
+    def _probabilities(self, x: Any, of_two: Any, of_many: Any) -> Floats:
+        scores = self._scores(x)
         if self._outputs == 1:
-            return np.hstack([log_expit(-scores), log_expit(scores)])
-        logarithms: Floats = log_softmax(scores, axis=1)
-        return logarithms
+            return np.hstack([of_two(-scores), of_two(scores)])
+        found: Floats = of_many(scores, axis=1)
+        return found
 
-    def _begin_classes(self, features: int, classes: NDArray[Any]) -> None:
-        count = len(classes)
-        if count < 2:
-            raise ConfigError(
-                f"The number of classes has to be greater than one; got {count} class"
-            )
-        self._begin(features, 1 if count == 2 else count)
-        self.classes_ = classes
-
-    def _places(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-        """Return each label's place among the classes."""
-        places: NDArray[Any] = classes.searchsorted(labels)
-        strange = classes.take(places, mode="clip") != labels
+    def _targets(
+        self, y: NDArray[Any], first: bool, classes: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Return what the loss wants: ±1 of shape (n, outputs), or places for softmax."""
+        if classes is None:
+            check_classification_targets(y)
+            classes = np.unique(y)
+        places = classes.searchsorted(y)
+        strange = classes.take(places, mode="clip") != y
         if strange.any():
             raise ConfigError(
-                f"y holds {labels[strange][0]!r}, which is not one of the classes {classes}"
+                f"y holds {y[strange][0]!r}, which is not one of the classes {classes}"
             )
-        return places
-
-    def _targets(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Return what the loss wants: ±1 of shape (n, outputs), or places for softmax."""
+        if first:
+            count = len(classes)
+            if count < 2:
+                raise ConfigError(
+                    f"The number of classes has to be greater than one; got {count} class"
+                )
+            self._begin(1 if count == 2 else count)
+            self.classes_ = classes
         if self._outputs == 1:
-            signs: NDArray[Any] = (2.0 * places - 1.0)[:, None]
-            return signs
+            return (2.0 * places - 1.0)[:, None]
         if self.loss == "hinge":
             return np.where(places[:, None] == np.arange(self._outputs), 1.0, -1.0)
         return places
-
-    @property
-    def _kernel(self) -> losses.Loss:
-        binary = self.loss == "log_loss" and self._outputs == 1
-        return losses.logistic if binary else super()._kernel

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 Floats = NDArray[np.float64]
 # (scores (n, models, outputs), target, epsilon) -> (losses (n, models), derivatives in scores)
 Loss = Callable[[Floats, NDArray[Any], float], tuple[Floats, Floats]]
 
 
-class Derivative(Protocol):
-    """One batch: what the loss says of the scores, and the features behind them."""
+class Batch:
+    """The derivatives of one batch's losses by the scores, and its features."""
 
-    rows: int
+    def __init__(self, x: Any, derivatives: Floats, features: int) -> None:
+        self.rows = len(derivatives)
+        self._x, self._derivatives, self._features = x, derivatives, features
 
     def gradient(self, start: int, stop: int, out: Floats) -> None:
-        """Write the sum over the rows of each model's gradient."""
-        ...
+        """Write the sum over some rows of each model's gradient, intercept last."""
+        x, slopes = self._x, self._derivatives
+        if stop - start < self.rows:
+            x, slopes = x[start:stop], slopes[start:stop]
+        per_output = out.reshape(slopes.shape[1], -1)
+        # A sparse product wants the sparse matrix first.
+        if issparse(x):
+            per_output[:, : self._features] = (x.T @ slopes).T
+        else:
+            np.matmul(slopes.T, x, out=per_output[:, : self._features])
+        if per_output.shape[1] > self._features:
+            slopes.sum(axis=0, out=per_output[:, -1])
 
 
 def squared_error(scores: Floats, target: NDArray[Any], epsilon: float) -> tuple[Floats, Floats]:
@@ -57,6 +70,11 @@ def softmax(scores: Floats, target: NDArray[Any], epsilon: float) -> tuple[Float
     scores /= total[:, :, None]
     scores[rows, :, target] -= 1.0
     return np.log(total) - right, scores
+
+
+def log_loss(scores: Floats, target: NDArray[Any], epsilon: float) -> tuple[Floats, Floats]:
+    """The logistic loss of one score for two classes, softmax of one score for each class."""
+    return (logistic if scores.shape[2] == 1 else softmax)(scores, target, epsilon)
 
 
 def hinge(scores: Floats, target: NDArray[Any], epsilon: float) -> tuple[Floats, Floats]:

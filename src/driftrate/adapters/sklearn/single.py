@@ -9,7 +9,7 @@ import numpy as np
 
 from driftrate.adapters import _observe
 from driftrate.adapters._observe import TOLD, Base, Fields, Policy, Space, Told
-from driftrate.adapters.sklearn.losses import Derivative, Floats
+from driftrate.adapters.sklearn.losses import Batch, Floats
 from driftrate.errors import MissingSignal
 from driftrate.schedules.base import TRAIL, Schedule, Signal
 
@@ -25,11 +25,6 @@ class Single:
 
     A batch of one row has no halves. In mode "parts" the schedule then takes its form for the
     sequence, on the same state: rows that come one by one give the trajectory of that mode.
-
-    Args:
-        schedule: Any schedule.
-        mode: Where `cross` and `spread` come from.
-        theta: The first weights.
     """
 
     def __init__(self, schedule: Schedule, mode: Mode, theta: Floats) -> None:
@@ -79,7 +74,7 @@ class Single:
         _observe.check_version(saved["version"], schedule.name, schedule.version)
         self.__dict__.update(saved)
 
-    def step(self, losses: Floats, batch: Derivative) -> None:
+    def step(self, losses: Floats, batch: Batch) -> None:
         """Measure, ask the schedule, and move the weights."""
         splits = self._splits and batch.rows > 1
         schedule = self.schedule if splits else self._whole
@@ -101,13 +96,9 @@ class Single:
             "dim": float(gradient.size),
         }
         reads = schedule.signals
-        compared = not splits and not _PARTS.isdisjoint(reads)
+        previous = None if splits or _PARTS.isdisjoint(reads) else self._previous
         self._fields |= _observe.measure(
-            _SPACE,
-            reads,
-            gradient,
-            previous=self._previous if compared else None,
-            trail=self._trail,
+            _SPACE, reads, gradient, previous=previous, trail=self._trail
         )
         if splits:
             self._fields |= self._halves(batch)
@@ -119,7 +110,7 @@ class Single:
         self.points[0] -= rate * gradient
         self._length = rate * sqrt(square)
 
-    def _halves(self, batch: Derivative) -> Fields:
+    def _halves(self, batch: Batch) -> Fields:
         """Compare the two halves of the batch; an odd row is left out of the comparison."""
         half = batch.rows // 2
         parts = np.empty((2, *self.points.shape))
