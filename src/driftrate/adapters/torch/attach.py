@@ -13,13 +13,12 @@ from torch.optim import Optimizer
 from driftrate.adapters._observe import Base, Loop, Mode, check_batch_size, settle
 from driftrate.adapters.torch.clipping import Clipping
 from driftrate.adapters.torch.groups import Groups, Scheduler
-from driftrate.adapters.torch.memory import Memory
 from driftrate.adapters.torch.metric import Metric, is_adam_like
 from driftrate.adapters.torch.observers import Observer, Successive
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.ranks import Ranks
 from driftrate.adapters.torch.rate import ATTACHED, Rate
-from driftrate.adapters.torch.trail import Momentum, Trail, keeps_trail
+from driftrate.adapters.torch.trail import Memory, Momentum, Trail, keeps_trail
 from driftrate.errors import ConfigError
 from driftrate.schedules.base import Schedule
 from driftrate.schedules.wrappers import Wrapper
@@ -253,21 +252,17 @@ def _make_observer(
     model: DistributedDataParallel | None,
     metric: Metric | None,
 ) -> Observer:
-    reads, groups = loop.schedule.signals, optimizer.param_groups
-    owners = [owner for group in groups for owner in group["params"]]
-    # Without capturable=False nothing says that the step stays out of CUDA graphs.
-    captured = like.device.type != "cpu" and any(group.get("capturable", True) for group in groups)
-    trail = None
+    reads, trail, memory = loop.schedule.signals, None, None
+    owners = [owner for group in optimizer.param_groups for owner in group["params"]]
     if "trail" in reads:
         trail = Momentum(like, optimizer) if keeps_trail(optimizer) else Trail(like)
-    if loop.mode == "sequence":
-        pairs = not {"cross", "spread"}.isdisjoint(reads)
-        memory = Memory(like, metric, captured) if pairs else None
-        return Successive(like, reads, metric, trail, memory)
-    if loop.mode == "parts":
-        return Parts(like, reads, metric, trail)
-    if loop.mode == "accumulation":
-        return Accumulated(like, reads, metric, trail, owners)
+    if loop.mode == "sequence" and not {"cross", "spread"}.isdisjoint(reads):
+        memory = Memory(like)
+    common = (like, reads, metric, trail, memory)
     if loop.mode == "ranks" and model is not None:
-        return Ranks(like, reads, metric, trail, model, owners)
-    return Observer(like, reads)
+        return Ranks(*common, model=model, owners=owners)
+    if loop.mode == "accumulation":
+        return Accumulated(*common, owners=owners)
+    if loop.mode == "parts":
+        return Parts(*common)
+    return Successive(*common) if loop.mode == "sequence" else Observer(*common)

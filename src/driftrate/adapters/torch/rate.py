@@ -25,7 +25,7 @@ from driftrate.adapters._observe import (
 )
 from driftrate.adapters.torch.clipping import Clipping
 from driftrate.adapters.torch.groups import Groups
-from driftrate.adapters.torch.measure import Buffers, contrast, keep
+from driftrate.adapters.torch.measure import Buffers, compared, keep
 from driftrate.adapters.torch.moments import forget
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
@@ -375,7 +375,8 @@ class Rate(LRScheduler):
             self._clipping.clear()
         if "step_length" in self.schedule.signals and self._weights:
             owners = [owner for owner in self._owners() if owner in self._weights]
-            moved = contrast(self._weights, owners, [p.detach() for p in owners], self._like).sqrt()
+            now, then = [p.detach() for p in owners], [self._weights[p] for p in owners]
+            moved = compared(now, then, self._like, wanted=("apart",))["apart"].sqrt()
             skipped = getattr(optimizer, "found_inf", None)
             if skipped is not None:
                 moved = torch.where(skipped.to(self._like) > 0.0, self._moved, moved)
@@ -393,35 +394,35 @@ class Rate(LRScheduler):
         told = self._told.take()
         skipped = getattr(self.optimizer, "found_inf", None)
         clip = {} if self._clipping is None else self._clipping.scale(owners, gradients)
-        fields = self._measure(owners, gradients, clip.get("share"), skipped)
+        whole = self._unscaled(gradients, clip.get("share"))
+        fields = {"step_length": self._moved, **self._observer.read(owners, whole)}
         needs, optional = self.schedule.signals, self.schedule.optional
         signal = {name: fields[name] for name in needs if name in fields}
         signal |= {name: told[name] for name in needs if name in told}
-        whole = Signal(**signal) if {*needs} - optional <= signal.keys() else None
+        known = Signal(**signal) if {*needs} - optional <= signal.keys() else None
         if self._program is None:
             if self._clipping is not None and "grad_sq" in fields:
                 clip["square"] = fields["grad_sq"]
-            unit = self._update_host(whole, skipped, clip, owners)
+            unit = self._update_host(known, skipped, clip, owners)
             self._groups.set(self._state[self.schedule.output] * unit)
         else:
-            self._update_device(self._program, whole, skipped)
+            self._update_device(self._program, known, skipped)
             self._groups.set(self._state[self.schedule.output])
         self._note({**fields, **told})
         if "step_length" in needs:
             keep(self._weights, owners, [owner.detach() for owner in owners])
 
-    def _measure(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        clip: Tensor | None,
-        skipped: Tensor | None,
-    ) -> Fields:
+    def _unscaled(self, gradients: list[Tensor], share: Tensor | None) -> list[Tensor]:
+        """Return the gradients without the factors of a loss scaler and of clipping."""
         scale = getattr(self.optimizer, "grad_scale", None)
-        if clip is not None:
-            scale = clip if scale is None else clip * scale.to(clip)
-        fields = self._observer.read(owners, gradients, scale, skipped)
-        return {"step_length": self._moved, **fields}
+        if share is not None:
+            scale = share if scale is None else share * scale.to(share)
+        if scale is None:
+            return gradients
+        # Small ones would vanish in float16.
+        kinds = [torch.promote_types(g.dtype, torch.bfloat16) for g in gradients]
+        pairs = zip(gradients, kinds, strict=True)
+        return [g.to(kind) / scale.to(g.device, kind) for g, kind in pairs]
 
     def _update_device(
         self, program: Program, signal: Signal | None, skipped: Tensor | None
