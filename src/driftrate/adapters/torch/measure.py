@@ -27,7 +27,7 @@ def squared(tensors: Sequence[Tensor], like: Tensor, weights: Weights | None = N
     """Return the sum of all squares: `compared`'s `square`, of sparse tensors too."""
     plain: list[Tensor] = []
     rest: list[tuple[Tensor, Weight | None]] = []
-    for tensor, weight in _paired(tensors, weights):
+    for tensor, weight in zip(tensors, weights or repeat(None, len(tensors)), strict=True):
         numbers = _numbers(tensor)
         if weight is not None or numbers.device.type == "cpu":
             rest.append((numbers, _of(weight, tensor)))
@@ -69,7 +69,8 @@ def compared(
     scales: list[float | Tensor] = []
     quick: list[tuple[Tensor, Tensor, Weight | None]] = []
     first, last = _SUMS.index(wanted[0]), _SUMS.index(wanted[-1]) + 1
-    for (new, weight), old in zip(_paired(tensors, weights), olds, strict=True):
+    every = weights or repeat(None, len(tensors))
+    for new, old, weight in zip(tensors, olds, every, strict=True):
         if old is None or old.is_sparse is not new.is_sparse:
             square, zero = squared([new], like, [weight]), torch.zeros_like(like)
             rows.append([zero if name == "product" else square for name in wanted])
@@ -83,7 +84,7 @@ def compared(
         elif _is_quick(new, old, weight, like):
             quick.append((new, old, weight))
         else:
-            blocks = _compared_blocks(new, old, _of(weight, new), ratio, wanted)
+            blocks = _compared_blocks(new, old, weight, ratio, wanted)
             rows += blocks
             scales += [1.0 if weight is None else weight.scale] * len(blocks)
     tables = []
@@ -179,12 +180,6 @@ def _of(weight: Weight | None, tensor: Tensor) -> Weight | None:
 
 def _over(tensor: Tensor, root: Tensor | None) -> Tensor:
     return tensor if root is None else tensor / root.to(tensor.dtype)
-
-
-def _paired(
-    tensors: Sequence[Tensor], weights: Weights | None
-) -> Iterable[tuple[Tensor, Weight | None]]:
-    return zip(tensors, repeat(None, len(tensors)) if weights is None else weights, strict=True)
 
 
 def _stacked(values: Iterable[Tensor], like: Tensor) -> Tensor:

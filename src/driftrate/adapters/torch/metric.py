@@ -44,9 +44,6 @@ class Metric:
     Their step is about η times the gradient over √v̂ + ε, so that this product says how much of a
     step is signal. The moments are those before the step: they do not know the gradient that is
     measured. A parameter that has none yet is left out.
-
-    Args:
-        optimizer: An optimizer with second moments.
     """
 
     def __init__(self, optimizer: optim.Optimizer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -50,9 +50,9 @@ class Observer:
         return [one for one in (self.trail, self.memory) if one is not None]
 
     @property
-    def remembered(self) -> Sequence[Mapping[Tensor, Any]]:
-        """What must exist before a CUDA graph is captured."""
-        return [one.remembered for one in self.kept]
+    def idle(self) -> bool:
+        """Whether there is nothing to measure."""
+        return self.name is None and {"grad_sq", "dim"}.isdisjoint(self.reads)
 
     def read(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Fields:
         """Return the fields for the gradients that the optimizer is about to use.
@@ -62,8 +62,6 @@ class Observer:
             gradients: Their gradients, the factors of loss scaling and clipping taken out.
         """
         fields: Fields = {}
-        if self.name is None and {"grad_sq", "dim"}.isdisjoint(self.reads):
-            return fields
         if self.memory is not None:  # it begins before the metric has moments
             spread = "spread" in self.reads
             fields = self.memory.compare(owners, gradients, self.metric, spread)
@@ -72,8 +70,7 @@ class Observer:
             return {}
         fields["dim"] = sum(owner.numel() * (1 + owner.is_complex()) for owner in owners)
         if self.trail is not None:
-            taken = self.trail.take(owners, gradients, weights)
-            fields["grad_sq"], fields["trail"] = taken
+            fields["grad_sq"], fields["trail"] = self.trail.take(owners, gradients, weights)
         elif self.memory is None:
             fields["grad_sq"] = squared(gradients, self.like, weights)
         return fields | self._compared(owners, gradients, weights, fields["grad_sq"])
