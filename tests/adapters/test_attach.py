@@ -536,9 +536,8 @@ def test_states_that_do_not_fit():
     good = rate.state_dict()
     before = rate.record
 
-    def memory(**change):
-        last = good["observer"]["memory"]
-        return {"observer": {**good["observer"], "memory": {**last, **change}}}
+    def memory(last):
+        return {"observer": {**good["observer"], "memory": last}}
 
     for change, match in [
         ({"version": 7}, "version 7; this driftrate reads version 2"),
@@ -546,9 +545,9 @@ def test_states_that_do_not_fit():
         ({"groups": {**good["groups"], "bases": []}}, "0 parameter groups, the optimizer 1"),
         ({"schedule": dr.ConstantRate(0.1).dump(dr.ConstantRate(0.1).init())}, "ConstantRate"),
         ({"observer": {}}, "no measurements"),
-        ({"observer": {"blind": None}}, "no sequence of gradients"),
-        (memory(previous=[]), "0 previous gradients"),
-        (memory(previous=[torch.ones(1)] * 4), "of shape"),
+        ({"observer": {"blind": None}}, "no memory of the optimizer's 4 gradients"),
+        (memory([]), "no memory of the optimizer's 4 gradients"),
+        (memory([torch.ones(1)] * 4), "memory of parameter 0 is of shape"),
     ]:
         with pytest.raises(StateError, match=match):
             rate.load_state_dict({**good, **change})
@@ -684,9 +683,9 @@ def test_record_without_products_is_nan():
     assert math.isnan(record["signal"])
 
 
-@pytest.mark.parametrize("habit", ["zeroed", "written", "twice"])
+@pytest.mark.parametrize("habit", ["zeroed", "written"])
 def test_gradients_whose_memory_is_reused(habit):
-    """The last gradient is held without a copy; where a loop writes into it, it is copied."""
+    """The last gradient is a copy, into which no loop writes."""
     records = []
     for tidy in (True, False):
         net = small_loop.model()
@@ -699,14 +698,9 @@ def test_gradients_whose_memory_is_reused(habit):
             if habit == "written" and not tidy:
                 for p in net.parameters():
                     p.grad.mul_(2.0)
-        if habit == "twice":
-            optimizer.step()
-            assert math.isnan(rate.record["signal"])
-            continue
         records.append(rate.record)
-        assert rate._observer.memory.holds is tidy
-    if records:
-        assert records[0] == pytest.approx(records[1], nan_ok=True)
+    assert records[0]["signal"] != 0.0
+    assert records[0] == pytest.approx(records[1], nan_ok=True)
 
 
 @pytest.mark.parametrize("mode", ["parts", "accumulation"])

@@ -248,7 +248,7 @@ def test_nothing_is_read_back_from_a_device(mode, schedule):
             with rate._observer.part(owners) if mode == "parts" else nullcontext():
                 (weights.sum() + small.sum()).backward()
         gradients = [owner.grad for owner in owners]
-        measured.append(rate._observer.read(owners, gradients, None))
+        measured.append(rate._observer.read(owners, gradients))
         rate._observer.stepped()
         for owner in owners:
             step, moment = torch.ones((), device="meta"), torch.ones_like(owner)
@@ -283,8 +283,7 @@ def test_a_resumed_trail_goes_on_bit_by_bit(kind, tmp_path):
 
 def held(rate):
     """The bytes of gradients that a rate keeps between steps, scalars left out."""
-    keepers = [rate._observer.trail, getattr(rate._observer, "memory", None), rate]
-    buffers = [getattr(one, "buffers", getattr(one, "_weights", {})) for one in keepers if one]
+    buffers = [*(one.buffers for one in rate._observer.kept), rate._weights]
     every = [tensor for buffer in buffers for tensor in buffer.values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in every)
 

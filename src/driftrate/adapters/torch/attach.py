@@ -13,13 +13,12 @@ from torch.optim import Optimizer
 from driftrate.adapters._observe import Base, Loop, Mode, check_batch_size, settle
 from driftrate.adapters.torch.clipping import Clipping
 from driftrate.adapters.torch.groups import Groups, Scheduler
-from driftrate.adapters.torch.memory import Memory
 from driftrate.adapters.torch.metric import Metric, is_adam_like
 from driftrate.adapters.torch.observers import Observer, Successive
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.ranks import Ranks
 from driftrate.adapters.torch.rate import ATTACHED, Rate
-from driftrate.adapters.torch.trail import Momentum, Trail, keeps_trail
+from driftrate.adapters.torch.trail import Memory, Momentum, Trail, keeps_trail
 from driftrate.errors import ConfigError
 from driftrate.schedules.base import Schedule
 from driftrate.schedules.wrappers import Wrapper
@@ -43,53 +42,42 @@ def attach(
     It works through the optimizer's own step hooks: the loop does not change, nothing is patched,
     and a step that a loss scaler skips does not count. Where the signal comes from:
 
-    - "sequence": each gradient against the one before, cross = ⟨g_t, g_{t-1}⟩ and spread =
-      ‖g_t - g_{t-1}‖²/2. Nothing to do. Keeps the last gradient. The first step has
-      none to compare with and takes the rate that the schedule starts from.
+    - "sequence": each gradient against those before it: the trail h ← 0.9 h + g for a schedule that
+      reads it (`MeasuredRate`), else the last one, cross = ⟨g_t, g_{t-1}⟩ and spread =
+      ‖g_t - g_{t-1}‖²/2. Keeps one gradient; the trail is kept in every mode, and costs nothing
+      where the optimizer keeps it: the first moment of Adam, AdamW, NAdam and RAdam with β₁ = 0.9,
+      the buffer of SGD with momentum 0.9, both without weight decay in the gradient.
     - "parts": `rate.backward(closure, x, y)`, or `with rate.part():` around the one backward pass
-      of each of two or more equal parts of a batch. Keeps no gradient: a part's is seen before it
-      is added to the others'.
+      of each of two or more equal parts of a batch. Keeps no part's gradient.
     - "accumulation": every backward pass between two steps is a part (micro-batches of equal
-      size). Nothing to do. Two losses on the same samples are not parts: use another mode.
-    - "ranks": the gradients of a DDP model's ranks before they are averaged. Nothing to do. Where
-      the loop accumulates under `no_sync()`, each rank's sum is a part.
+      size). Two losses on the same samples are not parts: use another mode.
+    - "ranks": the gradients of a DDP model's ranks before they are averaged. Where the loop
+      accumulates under `no_sync()`, each rank's sum is a part.
 
     "parts" and "accumulation" refuse the second step if neither had two parts: the rate would never
-    leave its start.
-
-    A schedule that reads `trail` (`MeasuredRate`) gets it in every mode; without parts, in
-    "sequence", `MeasuredRate` reads that and ‖g_t‖² alone. The trail is the optimizer's own where
-    that keeps it, which costs nothing: the first moment of Adam, AdamW, NAdam and RAdam with
-    β₁ = 0.9, the buffer of SGD with momentum 0.9, both without weight decay in the gradient. Else
-    it is kept, at the cost of one gradient copy.
+    leave its start. The first step of a sequence takes the rate that the schedule starts from.
 
     All are measured on the gradients that the optimizer uses: clipping by norm multiplies signal
-    and noise alike (so that their ratio stays), clipping by value is felt in sequence mode only,
-    and loss scaling is taken back out. A missing gradient counts as 0. A step whose gradients are
-    not finite leaves the schedule's state, its rate and a trail of its own as they were.
-
-    Where plain SGD gets every gradient clipped to the same norm, a rate without `max_rate` is
-    measured on the gradients before clipping, and raised by as much as clipping has shortened them;
-    outliers are the schedule's to refuse, as `MeasuredRate` does. It is noticed by three equal
-    norms in a row, and the schedule starts afresh there. In distributed runs a warning says what to
-    do instead; where all rates are tensors on an accelerator, whose numbers are never read, it is
-    not noticed.
+    and noise alike, clipping by value is felt in sequence mode only, and loss scaling is taken back
+    out. A missing gradient counts as 0. A step whose gradients are not finite leaves the schedule's
+    state, its rate and a trail of its own as they were. Where plain SGD gets every gradient clipped
+    to the same norm (three equal norms in a row), a rate without `max_rate` starts afresh on the
+    gradients before clipping, and is raised by as much as clipping shortens them; in distributed
+    runs a warning says what to do instead, and on an accelerator, where all rates are tensors, it
+    is not noticed.
 
     With parameters on the CPU the schedule runs on Python floats. On an accelerator it runs there
     without any host sync where all rates are tensors of that device (`lr=torch.tensor(...,
     device=)`, with fused or capturable optimizers), also inside a CUDA graph; where a rate is a
-    Python float, one read a step fetches it. On CUDA the schedule's update is compiled at the
-    first step that has a signal (`torch.compile`: half a minute for `MeasuredRate`, seconds once
-    torch's cache has it) and replayed as a CUDA graph of its own; where torch cannot compile, a
-    warning says so, and the graph replays the update as it is written.
+    Python float, one read a step fetches it. On CUDA the update is compiled at the first step that
+    has a signal (half a minute for `MeasuredRate`, seconds once torch's cache has it); where torch
+    cannot compile, a warning says so.
 
-    Labels that arrive late: take the step when the labels arrive, on the gradient at the weights
-    of that time. The signal is then of data as old as the delay: the rate rises after a shift by
-    the delay later, and what is measured as noise is not touched. A gradient that was taken at old
-    weights and is applied late measures ∇ at those weights: the signal stays high for the delay
-    after the weights have arrived, the weights swing past the target, and without a cap on the
-    rate that can grow for ever (`examples/late_labels.py`). Batches that overlap (the same rows,
-    revised labels) are not independent: their common noise counts as signal.
+    Labels that arrive late: take the step when they arrive, on the gradient at the weights of that
+    time. A gradient taken at old weights and applied late keeps the signal high for the delay after
+    the weights have arrived: they swing past the target, and without a cap the rate can grow for
+    ever (`examples/late_labels.py`). Batches that overlap are not independent: their common noise
+    counts as signal.
 
     Args:
         optimizer: Any optimizer whose groups have an `lr` and whose step reads it after a closure.
@@ -105,18 +93,16 @@ def attach(
             without; others, which measure the noise of a whole batch, get 1.
         relative: How a schedule's rate becomes a group's. False: η_i = rate · base_i / base_1, the
             schedule's rate for the first group, and the others in proportion to the rates that
-            they came with. True: η_i = rate · base_i, a factor on the rates that they came with;
-            a schedule with `max_rate=None` gets 1, `MeasuredRate` `relative=True`, which lowers
-            rates that are too high. None: True for schedules with no `max_rate`
-            that measure products of gradients under an optimizer other than plain SGD, whose
-            steps are not rate times gradient; else False. So `MeasuredRate()` measures the
-            curvature under plain SGD, whatever `lr` is, and multiplies the rate of Adam by the
-            measured factor, 0 to 1; `MeasuredRate(max_rate=lr)` is `lr` times it under any.
+            they came with. True: η_i = rate · base_i, a factor on those rates; a schedule with
+            `max_rate=None` gets 1, `MeasuredRate` `relative=True`, which lowers rates that are too
+            high. None: True for schedules with no `max_rate` that measure products of gradients
+            under an optimizer other than plain SGD, whose steps are not rate times gradient; else
+            False.
         metric: In which metric gradients are multiplied and squared. "plain": Σ a_i b_i.
             "moments": Σ a_i b_i / (√v̂_i + ε), with Adam's v̂ of the step before: the metric that
-            such an optimizer steps in. Its first step has no moments, and takes the rate that the
-            schedule starts from. None: "moments" for torch's Adam, AdamW, NAdam, RAdam, RMSprop
-            and SparseAdam, else "plain".
+            such an optimizer steps in; at its first step there is none, and nothing is measured.
+            None: "moments" for torch's Adam, AdamW, NAdam, RAdam, RMSprop and SparseAdam, else
+            "plain".
         scheduler: What to do where something else sets the groups' `lr` too, an `LRScheduler` or
             the loop. "refuse": the first step that sees it raises a `ConfigError`. "multiply":
             η_i is multiplied by lr_i / base_i, what the other has made of the rate that the group
@@ -137,9 +123,13 @@ def attach(
         >>> rate.steps, optimizer.param_groups[0]["lr"]
         (4, 0.05)
     """
-    _check_optimizer(optimizer)
+    owners = _check_optimizer(optimizer)
     check_batch_size(batch_size)
-    model = _check_model(ddp)
+    model = None if ddp is None or ddp is False else ddp
+    if model is not None and not isinstance(model, DistributedDataParallel):
+        raise ConfigError(
+            f"attach: ddp must be a DistributedDataParallel model, got {type(ddp).__name__}"
+        )
     default = "sequence" if model is None else "ranks"
     base = Base(_is_plain(optimizer), None)
     loop = settle(schedule, base, modes=_MODES, mode=mode, default=default, relative=relative)
@@ -148,13 +138,12 @@ def attach(
     known = ATTACHED.get(optimizer)
     if known is not None and known() is not None:
         raise ConfigError("attach: the optimizer has a rate already: call its detach() first")
-    owners = [owner for group in optimizer.param_groups for owner in group["params"]]
     device = next((p.device for p in owners if p.requires_grad), owners[0].device)
     wide = device.type == "cpu" or any(p.dtype == torch.float64 for p in owners)
     like = torch.zeros((), device=device, dtype=torch.float64 if wide else torch.float32)
     found = _make_metric(optimizer, metric)
     groups = Groups(optimizer, loop.relative, scheduler)
-    observer = _make_observer(loop, like, optimizer, model, found)
+    observer = _make_observer(loop, like, optimizer, model, found, owners)
     clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
     rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
     ATTACHED[optimizer] = ref(rate)
@@ -176,19 +165,8 @@ def _is_plain(optimizer: Optimizer) -> bool:
     )
 
 
-def _check_model(
-    ddp: DistributedDataParallel | Literal[False] | None,
-) -> DistributedDataParallel | None:
-    if ddp is None or ddp is False:
-        return None
-    if not isinstance(ddp, DistributedDataParallel):
-        raise ConfigError(
-            f"attach: ddp must be a DistributedDataParallel model, got {type(ddp).__name__}"
-        )
-    return ddp
-
-
-def _check_optimizer(optimizer: Optimizer) -> None:
+def _check_optimizer(optimizer: Optimizer) -> list[Tensor]:
+    """Refuse an optimizer whose rate cannot be set or measured, and return its parameters."""
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(f"attach: not a torch optimizer: {type(optimizer).__name__}")
     name = type(optimizer).__name__
@@ -205,17 +183,13 @@ def _check_optimizer(optimizer: Optimizer) -> None:
     if any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(f"attach: {name} has no `lr` in its parameter groups, nothing to set")
     for owner in owners:
-        if _is_sharded(owner):
+        kinds = {cls.__name__ for cls in type(owner).__mro__}
+        if kinds & {"DTensor", "FlatParameter"} or hasattr(owner, "_is_flat_param"):
             raise ConfigError(
                 f"attach: a parameter of {name} is sharded ({type(owner).__name__}): FSDP and"
                 " DTensor gradients are not supported yet"
             )
-
-
-def _is_sharded(owner: Tensor) -> bool:
-    return any(
-        cls.__name__ in ("DTensor", "FlatParameter") for cls in type(owner).__mro__
-    ) or hasattr(owner, "_is_flat_param")
+    return owners
 
 
 def _check_ranks(mode: Mode | None, model: DistributedDataParallel | None, alone: bool) -> None:
@@ -252,22 +226,18 @@ def _make_observer(
     optimizer: Optimizer,
     model: DistributedDataParallel | None,
     metric: Metric | None,
+    owners: list[Tensor],
 ) -> Observer:
-    reads, groups = loop.schedule.signals, optimizer.param_groups
-    owners = [owner for group in groups for owner in group["params"]]
-    # Without capturable=False nothing says that the step stays out of CUDA graphs.
-    captured = like.device.type != "cpu" and any(group.get("capturable", True) for group in groups)
-    trail = None
+    reads, trail, memory = loop.schedule.signals, None, None
     if "trail" in reads:
         trail = Momentum(like, optimizer) if keeps_trail(optimizer) else Trail(like)
-    if loop.mode == "sequence":
-        pairs = not {"cross", "spread"}.isdisjoint(reads)
-        memory = Memory(like, metric, captured) if pairs else None
-        return Successive(like, reads, metric, trail, memory)
-    if loop.mode == "parts":
-        return Parts(like, reads, metric, trail)
-    if loop.mode == "accumulation":
-        return Accumulated(like, reads, metric, trail, owners)
+    if loop.mode == "sequence" and not {"cross", "spread"}.isdisjoint(reads):
+        memory = Memory(like)
+    common = (like, reads, metric, trail, memory)
     if loop.mode == "ranks" and model is not None:
-        return Ranks(like, reads, metric, trail, model, owners)
-    return Observer(like, reads)
+        return Ranks(*common, model=model, owners=owners)
+    if loop.mode == "accumulation":
+        return Accumulated(*common, owners=owners)
+    if loop.mode == "parts":
+        return Parts(*common)
+    return Successive(*common) if loop.mode == "sequence" else Observer(*common)

@@ -56,12 +56,7 @@ class Clipping:
         return {"share": torch.where(clipped, share, 1.0)}
 
     def begins(self, square: float, owners: Sequence[Tensor]) -> bool:
-        """Return whether clipping is noticed at this step, and watch it from now on.
-
-        Args:
-            square: ‖g'‖².
-            owners: Whose gradients to watch.
-        """
+        """Return whether ‖g'‖² shows clipping at this step, and watch the owners from now on."""
         if self.watching:
             return False
         near = math.isclose(square, self._last, rel_tol=_EQUAL)

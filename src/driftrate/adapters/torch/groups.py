@@ -40,11 +40,6 @@ class Groups:
     scheduler has made of it, lr_i / base_i ("multiply"), or 1 ("refuse": whoever else writes an
     `lr` is refused). With "multiply" the groups have the scheduler's rates back after each step, so
     that those which multiply what they find go on rightly.
-
-    Args:
-        optimizer: The optimizer.
-        relative: Whether the rate is a factor.
-        scheduler: "refuse" or "multiply".
     """
 
     def __init__(self, optimizer: Optimizer, relative: bool, scheduler: Scheduler) -> None:
@@ -89,9 +84,8 @@ class Groups:
         use = 'attach(..., scheduler="multiply") to have both, or leave it out'
         if hasattr(self._optimizer.step, "_wrapped_by_lr_sched"):
             raise ConfigError(f"the optimizer has another learning-rate scheduler: {use}")
-        for place, (group, left) in enumerate(
-            zip(self._optimizer.param_groups, self._left, strict=False)
-        ):
+        pairs = zip(self._optimizer.param_groups, self._left, strict=False)
+        for place, (group, left) in enumerate(pairs):
             if not left.is_still(group["lr"]):
                 raise ConfigError(
                     f'something else has set param_groups[{place}]["lr"] to'

@@ -54,14 +54,12 @@ _PROGRAMS = 1024
 _BLOCK = 1024
 
 
-def sums(
-    pairs: Sequence[tuple[Tensor, Tensor]], weights: Sequence[Weight | None], ratio: float
-) -> Tensor:
+def sums(pairs: Sequence[tuple[Tensor, Tensor, Weight | None]], ratio: float) -> Tensor:
     """Return ⟨a, a⟩, ⟨a, b⟩, ‖a - ratio·b‖² and ‖a + b‖² of each pair, in single precision.
 
     Args:
-        pairs: Dense real tensors of one device, no wider than single precision.
-        weights: The metric of each pair, or None; its scale is left out.
+        pairs: Dense real tensors of one device, no wider than single precision, and their metric,
+            whose scale is left out.
         ratio: The factor of b in the difference.
 
     Returns:
@@ -70,11 +68,11 @@ def sums(
     place = pairs[0][0].device
     out = torch.empty((len(pairs), 4, _PROGRAMS), dtype=torch.float32, device=place)
     with torch.cuda.device(place):
-        for pair, weight, row in zip(pairs, weights, out, strict=True):
-            read = [one.contiguous() for one in pair]
-            moment = read[0] if weight is None else weight.moment.contiguous()
+        for (new, old, weight), row in zip(pairs, out, strict=True):
+            a, b = new.contiguous(), old.contiguous()
+            moment = a if weight is None else weight.moment.contiguous()
             eps = 0.0 if weight is None else weight.eps
             _sums[(_PROGRAMS,)](
-                *read, moment, row, read[0].numel(), ratio, eps, weight is not None, _BLOCK
+                a, b, moment, row, a.numel(), ratio, eps, weight is not None, _BLOCK
             )
     return out.sum(dim=-1)

@@ -24,37 +24,21 @@ _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def squared(tensors: Sequence[Tensor], like: Tensor, weights: Weights | None = None) -> Tensor:
-    """Return the sum of all squares.
-
-    Args:
-        tensors: Gradients or parameters, dense or sparse, of any precision and device.
-        like: A scalar tensor whose dtype and device the sum takes.
-        weights: The metric, one weight a tensor; None for the plain one.
-
-    Returns:
-        A scalar tensor.
-    """
-    dots: list[Tensor] = []
-    scales: list[float | Tensor] = []
+    """Return the sum of all squares: `compared`'s `square`, of sparse tensors too."""
     plain: list[Tensor] = []
-    for tensor, weight in _paired(tensors, weights):
-        numbers, own = _numbers(tensor), _of(weight, tensor)
-        scale = 1.0 if own is None else own.scale
-        if numbers.device.type == "cpu":
-            for block, root in zip(_blocks(numbers), _roots(own), strict=False):
-                dots.append(torch.dot(block, _over(block, root)))
-                scales.append(scale)
-        elif own is not None:
-            flat = _flat(numbers)
-            dots.append(torch.dot(flat, _over(flat, _root(own))))
-            scales.append(scale)
+    rest: list[tuple[Tensor, Weight | None]] = []
+    for tensor, weight in zip(tensors, weights or repeat(None, len(tensors)), strict=True):
+        numbers = _numbers(tensor)
+        if weight is not None or numbers.device.type == "cpu":
+            rest.append((numbers, _of(weight, tensor)))
         elif numbers.numel():
             plain.append(numbers)
-    sums = [_added(dots, scales, like)] if dots else []
-    if plain:
-        norms = _stacked(torch._foreach_norm(plain, 2, like.dtype), like)
-        sums.append(torch.dot(norms, norms))
-    return sum(sums[1:], sums[0]) if sums else torch.zeros_like(like)
+    some = [numbers for numbers, _ in rest]
+    sums = compared(some, some, like, [weight for _, weight in rest], wanted=("square",))
+    if not plain:
+        return sums["square"]
+    norms = _stacked(torch._foreach_norm(plain, 2, like.dtype), like)
+    return sums["square"] + torch.dot(norms, norms)
 
 
 def compared(
@@ -62,14 +46,14 @@ def compared(
     olds: Sequence[Tensor | None],
     like: Tensor,
     weights: Weights | None = None,
-    ratio: float | Tensor = 1.0,
+    ratio: float = 1.0,
     *,
     wanted: Sequence[str] = ("square", "product"),
 ) -> dict[str, Tensor]:
     """Compare tensors with older ones in one look at each block, and change none of them.
 
     Args:
-        tensors: The new tensors.
+        tensors: The new tensors, dense or sparse, of any precision and device.
         olds: The old ones; None and a change between dense and sparse count as 0.
         like: A scalar tensor whose dtype and device the sums take.
         weights: The metric, one weight a tensor; None for the plain one.
@@ -83,29 +67,30 @@ def compared(
     """
     rows: list[list[Tensor]] = []
     scales: list[float | Tensor] = []
-    quick: list[tuple[Tensor, Tensor]] = []
-    theirs: list[Weight | None] = []
+    quick: list[tuple[Tensor, Tensor, Weight | None]] = []
     first, last = _SUMS.index(wanted[0]), _SUMS.index(wanted[-1]) + 1
-    for (new, weight), old in zip(_paired(tensors, weights), olds, strict=True):
-        scale = 1.0 if weight is None else weight.scale
+    every = weights or repeat(None, len(tensors))
+    for new, old, weight in zip(tensors, olds, every, strict=True):
         if old is None or old.is_sparse is not new.is_sparse:
             square, zero = squared([new], like, [weight]), torch.zeros_like(like)
             rows.append([zero if name == "product" else square for name in wanted])
             scales.append(1.0)
         elif new.is_sparse:
-            rows.append(_compared_sparse(new, old, like, weight, ratio)[first:last])
+            each = (new, old * ratio, new - old * ratio, new + old)
+            square, before, apart, whole = (squared([one], like, [weight]) for one in each)
+            along = (square + before - apart) / (2.0 * ratio)
+            rows.append([square, along, apart, whole][first:last])
             scales.append(1.0)
-        elif isinstance(ratio, float) and _is_quick(new, old, weight, like):
-            quick.append((new, old))
-            theirs.append(weight)
-            scales.insert(len(quick) - 1, scale)
+        elif _is_quick(new, old, weight, like):
+            quick.append((new, old, weight))
         else:
-            ours = (_numbers(new), _numbers(old), _of(weight, new))
-            on_host = new.device.type == "cpu"
-            dense = _compared_blocks if on_host else _compared_device
-            rows.append(dense(*ours, ratio, wanted))
-            scales.append(scale)
-    tables = [_kernel().sums(quick, theirs, ratio)[:, first:last]] if quick else []
+            blocks = _compared_blocks(new, old, weight, ratio, wanted)
+            rows += blocks
+            scales += [1.0 if weight is None else weight.scale] * len(blocks)
+    tables = []
+    if quick:
+        tables.append(_kernel().sums(quick, ratio)[:, first:last])
+        scales = [1.0 if weight is None else weight.scale for *_, weight in quick] + scales
     if rows:
         flat = _stacked([value for row in rows for value in row], like)
         tables.append(flat.view(len(rows), -1))
@@ -115,64 +100,25 @@ def compared(
     return dict(zip(wanted, table.sum(dim=0, dtype=like.dtype), strict=True))
 
 
-def _compared_sparse(
-    new: Tensor,
-    old: Tensor,
-    like: Tensor,
-    weight: Weight | None,
-    ratio: float | Tensor,
-) -> list[Tensor]:
-    """Return all sums."""
-    scaled = old * ratio
-    square, before, apart, whole = (
-        squared([one], like, [weight]) for one in (new, scaled, new - scaled, new + old)
-    )
-    return [square, (square + before - apart) / (2.0 * ratio), apart, whole]
-
-
-def _compared_device(
-    new: Tensor, old: Tensor, weight: Weight | None, ratio: float | Tensor, wanted: Sequence[str]
-) -> list[Tensor]:
-    """Return the sums in torch's own kernels, the weight's scale left out."""
-    ours, theirs = _flat(new), _flat(old)
-    root = None if weight is None else _root(weight)
-
-    def take(name: str) -> Tensor:
-        if name in ("square", "product"):
-            return torch.dot(_over(ours, root), ours if name == "square" else theirs)
-        both = ours + theirs if name == "whole" else ours - theirs * ratio
-        return torch.dot(_over(both, root), both)
-
-    return [take(name) for name in wanted]
-
-
 def _compared_blocks(
-    new: Tensor, old: Tensor, weight: Weight | None, ratio: float | Tensor, wanted: Sequence[str]
-) -> list[Tensor]:
-    """Return the sums on the host, with scratch memory for a block alone."""
-    dots: list[Tensor] = []
-    scratch: list[Tensor] = []
-    moments = repeat(None) if weight is None else _blocks(weight.moment)
-    for ours, theirs, moment in zip(_blocks(new), _blocks(old), moments, strict=False):
-        if not scratch:
-            scratch = [torch.empty_like(ours) for _ in range(3)]
-        root, over, both = (one[: len(ours)] for one in scratch)  # the last block may be smaller
-        if moment is not None and weight is not None:
-            torch.sqrt(moment.to(ours.dtype), out=root).add_(weight.eps)
-        divided = None
+    new: Tensor, old: Tensor, weight: Weight | None, ratio: float, wanted: Sequence[str]
+) -> list[list[Tensor]]:
+    """Return the sums of dense tensors, a row a block, the weight's scale left out."""
+    roots: Iterable[Tensor | None] = repeat(None)
+    if weight is not None:
+        roots = (block.sqrt().add_(weight.eps) for block in _blocks(weight.moment))
+    rows = []
+    for ours, theirs, root in zip(_blocks(new), _blocks(old), roots, strict=False):
+        over = _over(ours, root) if wanted[0] in ("square", "product") else ours
+        row = []
         for name in wanted:
-            one = ours
-            if name in ("apart", "whole"):
-                factor = 1.0 if name == "whole" else -float(ratio)
-                one = torch.add(ours, theirs, alpha=factor, out=both)
-            if moment is None:
-                over = one
-            elif divided is not one:
-                torch.div(one, root, out=over)
-            divided = None if one is both else one
-            dots.append(torch.dot(over, theirs if name == "product" else one))
-    total = torch.stack(dots).view(-1, len(wanted)).sum(dim=0, dtype=torch.float64)
-    return [*total]
+            if name in ("square", "product"):
+                row.append(torch.dot(over, ours if name == "square" else theirs))
+            else:
+                both = torch.add(ours, theirs, alpha=1.0 if name == "whole" else -ratio)
+                row.append(torch.dot(_over(both, root), both))
+        rows.append(row)
+    return rows
 
 
 def _is_quick(new: Tensor, old: Tensor, weight: Weight | None, like: Tensor) -> bool:
@@ -193,86 +139,20 @@ def _kernel() -> Any:
 def keep(buffers: Buffers, owners: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
     """Copy the tensors into their owners' buffers, in place where a buffer fits."""
     into, what = [], []
-    for owner, tensor in zip(owners, tensors, strict=True):
-        if _replaceable(buffers.get(owner), tensor):
-            into.append(buffers[owner])
-            what.append(tensor)
-        else:
-            copy = tensor.coalesce().clone() if tensor.is_sparse else tensor.clone()
+    for owner, new in zip(owners, tensors, strict=True):
+        old = buffers.get(owner)
+        if old is None or old.is_sparse or new.is_sparse or _form(old) != _form(new):
+            copy = new.coalesce().clone() if new.is_sparse else new.clone()
             buffers[owner] = copy.detach()
+        else:
+            into.append(old)
+            what.append(new)
     if into:
         torch._foreach_copy_(into, what)
 
 
-def contrast(
-    buffers: Buffers,
-    owners: Sequence[Tensor],
-    tensors: Sequence[Tensor],
-    like: Tensor,
-    factor: float | Tensor = 1.0,
-    weights: Weights | None = None,
-) -> Tensor:
-    """Return Σ ‖new - factor·old‖², and leave the new tensors in the buffers.
-
-    It costs no memory beyond a block on the host, a tensor on a device; in the plain metric the
-    difference on a device is taken in the buffer itself.
-
-    Args:
-        buffers: The old tensors by owner; an owner without one has the old tensor 0.
-        owners: Whose tensors are given.
-        tensors: Their new tensors.
-        like: A scalar tensor whose dtype and device the sum takes.
-        factor: A number, or a scalar tensor that is not read back from a device.
-        weights: The metric, one weight a tensor; None for the plain one.
-
-    Returns:
-        A scalar tensor.
-    """
-    known = [buffers.get(owner) for owner in owners]
-    at_once = [
-        weight is None and new.device.type != "cpu" and _replaceable(old, new)
-        for (new, weight), old in zip(_paired(tensors, weights), known, strict=True)
-    ]
-    rest = [place for place, there in enumerate(at_once) if not there]
-    total = torch.zeros_like(like)
-    if rest:
-        others = compared(
-            [tensors[place] for place in rest],
-            [known[place] for place in rest],
-            like,
-            None if weights is None else [weights[place] for place in rest],
-            factor,
-            wanted=("apart",),
-        )
-        total = others["apart"]
-    news = [_numbers(new) for new, there in zip(tensors, at_once, strict=True) if there]
-    if news:
-        olds = [_numbers(buffers[p]) for p, there in zip(owners, at_once, strict=True) if there]
-        total = total + _contrast_in_place(olds, news, factor, like)
-    keep(buffers, owners, tensors)
-    return total
-
-
-def product(pairs: Iterable[tuple[Tensor, Tensor]], like: Tensor) -> Tensor:
-    """Return Σ ⟨new, old⟩ of dense tensors on devices, in one pass and with none of them changed.
-
-    The dot product of two bfloat16 tensors is summed in float32 and rounded to bfloat16: a share of
-    2^-9 off. Float16 would overflow.
-    """
-    dots = [torch.dot(new.reshape(-1), old.reshape(-1)) for new, old in pairs]
-    return _stacked(dots, like).sum(dtype=like.dtype)
-
-
-def _contrast_in_place(
-    olds: list[Tensor], news: list[Tensor], ratio: float | Tensor, like: Tensor
-) -> Tensor:
-    if isinstance(ratio, Tensor):
-        torch._foreach_mul_(olds, ratio)
-        torch._foreach_sub_(olds, news)
-        return squared(olds, like)
-    # One pass instead of two: ‖new - c·old‖² = c²‖old - new/c‖².
-    torch._foreach_add_(olds, news, alpha=-1.0 / ratio)
-    return squared(olds, like) * (ratio * ratio)
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _numbers(tensor: Tensor) -> Tensor:
@@ -282,13 +162,10 @@ def _numbers(tensor: Tensor) -> Tensor:
 
 
 def _blocks(tensor: Tensor) -> Iterator[Tensor]:
-    for block in torch.split(tensor.reshape(-1), _BLOCK):
+    """Yield the numbers of a dense tensor, on a device all at once."""
+    flat = _numbers(tensor).reshape(-1)
+    for block in torch.split(flat, _BLOCK) if flat.device.type == "cpu" else (flat,):
         yield block if block.dtype in (torch.float32, torch.float64) else block.float()
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    flat = tensor.reshape(-1)
-    return flat.float() if flat.dtype == torch.float16 else flat
 
 
 def _of(weight: Weight | None, tensor: Tensor) -> Weight | None:
@@ -301,54 +178,21 @@ def _of(weight: Weight | None, tensor: Tensor) -> Weight | None:
     return weight._replace(moment=_numbers(moment))
 
 
-def _roots(weight: Weight | None) -> Iterable[Tensor | None]:
-    """Return √v + ε block by block."""
-    if weight is None:
-        return repeat(None)
-    return (block.sqrt().add_(weight.eps) for block in _blocks(weight.moment))
-
-
-def _root(weight: Weight) -> Tensor:
-    return _flat(weight.moment).sqrt().add_(weight.eps)
-
-
 def _over(tensor: Tensor, root: Tensor | None) -> Tensor:
     return tensor if root is None else tensor / root.to(tensor.dtype)
-
-
-def _paired(
-    tensors: Sequence[Tensor], weights: Weights | None
-) -> Iterable[tuple[Tensor, Weight | None]]:
-    return zip(tensors, repeat(None, len(tensors)) if weights is None else weights, strict=True)
 
 
 def _stacked(values: Iterable[Tensor], like: Tensor) -> Tensor:
     return torch.stack([value.to(like.device, non_blocking=True) for value in values])
 
 
-def _added(values: Sequence[Tensor], scales: Sequence[float | Tensor], like: Tensor) -> Tensor:
-    """Add scalars from anywhere up, each times its scale, where and as `like` is."""
-    table = _stacked(values, like).view(len(values), 1)
-    return _scaled(table, scales, like).sum(dtype=like.dtype)
-
-
 def _scaled(table: Tensor, scales: Sequence[float | Tensor], like: Tensor) -> Tensor:
     """Return the rows, each times its scale."""
     if any(isinstance(scale, Tensor) for scale in scales):
         # Filled, not copied from the host, which would make the device wait.
-        tensors = [
-            scale if isinstance(scale, Tensor) else torch.full_like(like, scale) for scale in scales
-        ]
-        return table.to(like.dtype) * _stacked(tensors, like).unsqueeze(1)
-    if any(scale != 1.0 for scale in scales):
-        factors = torch.tensor(scales, dtype=like.dtype, device=like.device)
-        return table.to(like.dtype) * factors.unsqueeze(1)
-    return table
-
-
-def _replaceable(old: Tensor | None, new: Tensor) -> bool:
-    return (
-        old is not None
-        and not (old.is_sparse or new.is_sparse)
-        and (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
-    )
+        every = [s if isinstance(s, Tensor) else torch.full_like(like, s) for s in scales]
+        return table.to(like.dtype) * _stacked(every, like).unsqueeze(1)
+    if all(scale == 1.0 for scale in scales):
+        return table
+    factors = torch.tensor(scales, dtype=like.dtype, device=like.device)
+    return table.to(like.dtype) * factors.unsqueeze(1)

@@ -13,14 +13,7 @@ from driftrate.errors import ConfigError
 
 # Second moments by the names that torch's optimizers give them, the one that divides first.
 _SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
-_ADAM_LIKE = (
-    optim.Adam,
-    optim.AdamW,
-    optim.NAdam,
-    optim.RAdam,
-    optim.RMSprop,
-    optim.SparseAdam,
-)
+_KIN = (optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.SparseAdam)
 
 
 class Weight(NamedTuple):
@@ -42,7 +35,7 @@ Weights = Sequence[Weight | None]  # of parameters; None: plain
 
 def is_adam_like(optimizer: optim.Optimizer) -> bool:
     """Whether the optimizer is known to divide by the root of a second moment."""
-    return isinstance(optimizer, _ADAM_LIKE)
+    return isinstance(optimizer, _KIN)
 
 
 class Metric:
@@ -51,9 +44,6 @@ class Metric:
     Their step is about η times the gradient over √v̂ + ε, so that this product says how much of a
     step is signal. The moments are those before the step: they do not know the gradient that is
     measured. A parameter that has none yet is left out.
-
-    Args:
-        optimizer: An optimizer with second moments.
     """
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
@@ -92,3 +82,18 @@ class Metric:
                 weight = found[place]
                 found[place] = None if weight is None else weight._replace(scale=scale)
         return found
+
+
+def weighed(
+    metric: Metric | None, owners: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor], Weights | None]:
+    """Return the parameters that the metric knows, their gradients and weights."""
+    if metric is None:
+        return [*owners], [*gradients], None
+    every = metric.weights(owners)
+    known = [place for place, weight in enumerate(every) if weight]
+    return (
+        [owners[at] for at in known],
+        [gradients[at] for at in known],
+        [every[at] for at in known],
+    )

@@ -10,18 +10,10 @@ from torch.optim import Optimizer
 from driftrate.errors import ConfigError
 
 # Averages that start from 0, by the names that torch's optimizers give them.
-_MOMENTS = frozenset(
-    {
-        "acc_delta",
-        "exp_avg",
-        "exp_avg_sq",
-        "exp_inf",
-        "grad_avg",
-        "max_exp_avg_sq",
-        "momentum_buffer",
-        "square_avg",
-    }
-)
+_MOMENTS = {
+    "acc_delta", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq",
+    "momentum_buffer", "square_avg",
+}  # fmt: skip
 
 
 def forget(optimizer: Optimizer, share: float) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from driftrate.adapters._observe import Fields, of_pair
+from driftrate.adapters._observe import Fields
 from driftrate.adapters.torch.measure import squared
-from driftrate.adapters.torch.memory import Memory
-from driftrate.adapters.torch.metric import Metric, Weights
-from driftrate.adapters.torch.trail import Trail
+from driftrate.adapters.torch.metric import Metric, Weights, weighed
+from driftrate.adapters.torch.trail import Kept, Memory, Trail
 from driftrate.errors import MissingSignal, StateError
 
 
@@ -23,6 +22,7 @@ class Observer:
         reads: The fields that the schedule reads.
         metric: The metric of the optimizer, or None for the plain one.
         trail: The trail of past gradients, where a product with it is wanted (`trail`).
+        memory: The last gradient, where it is compared with this one (`cross`, `spread`).
     """
 
     name: ClassVar[str | None] = None
@@ -34,37 +34,56 @@ class Observer:
         reads: Collection[str],
         metric: Metric | None = None,
         trail: Trail | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.like = like
         self.reads = reads
         self.metric = metric
         self.trail = trail
+        self.memory = memory
         # Steps with nothing to compare; None once there was something, or nothing is wanted.
         self.blind: int | None = None if {"cross", "spread"}.isdisjoint(reads) else 0
 
     @property
-    def remembered(self) -> Sequence[Mapping[Tensor, Any]]:
-        """What must exist before a CUDA graph is captured."""
-        return [] if self.trail is None else [self.trail.remembered]
+    def kept(self) -> list[Kept]:
+        """What is remembered from step to step."""
+        return [one for one in (self.trail, self.memory) if one is not None]
 
-    def read(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        scale: Tensor | None,
-        skipped: Tensor | None = None,
-    ) -> Fields:
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to measure."""
+        return self.name is None and {"grad_sq", "dim"}.isdisjoint(self.reads)
+
+    def read(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Fields:
         """Return the fields for the gradients that the optimizer is about to use.
 
         Args:
             owners: The parameters that have a gradient.
-            gradients: Their gradients, times `scale` where one is given.
-            scale: The factor of a loss scaler or of clipping, or None.
-            skipped: Not 0 where the loss scaler will skip the step, or None.
+            gradients: Their gradients, the factors of loss scaling and clipping taken out.
         """
-        if {"grad_sq", "dim"}.isdisjoint(self.reads):
+        fields: Fields = {}
+        if self.memory is not None:  # it begins before the metric has moments
+            spread = "spread" in self.reads
+            fields = self.memory.compare(owners, gradients, self.metric, spread)
+        owners, gradients, weights = weighed(self.metric, owners, gradients)
+        if not owners:
             return {}
-        return self._whole(owners, gradients, None, scale, skipped)
+        fields["dim"] = sum(owner.numel() * (1 + owner.is_complex()) for owner in owners)
+        if self.trail is not None:
+            fields["grad_sq"], fields["trail"] = self.trail.take(owners, gradients, weights)
+        elif self.memory is None:
+            fields["grad_sq"] = squared(gradients, self.like, weights)
+        return fields | self._compared(owners, gradients, weights, fields["grad_sq"])
+
+    def _compared(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        weights: Weights | None,
+        square: Tensor,
+    ) -> Fields:
+        """Return what the gradients show beside others, in the metric; `square` is ‖g‖²."""
+        return {}
 
     def require(self, owners: Sequence[Tensor]) -> None:
         """Refuse the second step that has nothing to compare, before anything is measured.
@@ -90,138 +109,31 @@ class Observer:
 
     def forget(self) -> None:
         """Forget the gradients before this step."""
-        if self.trail is not None:
-            self.trail.buffers.clear()
+        for one in self.kept:
+            one.buffers.clear()
 
     def remove(self) -> None:
         """Take back all hooks."""
 
     def save(self, owners: Sequence[Tensor]) -> dict[str, Any]:
         """Return what the next measurement needs, in the order of the parameters."""
-        trail = {} if self.trail is None else {"trail": self.trail.save(owners)}
-        return {"blind": self.blind, **trail}
-
-    def load(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
-        """Take over what `save` returned; `check` has been passed."""
-        self.blind = saved["blind"]
-        if self.trail is not None:
-            self.trail.load(saved["trail"], owners)
+        return {"blind": self.blind, **{one.name: one.save(owners) for one in self.kept}}
 
     def check(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
         """Raise `StateError` where `saved` does not fit, with nothing changed."""
         if "blind" not in saved:
             raise StateError(f"the state holds no measurements, but {sorted(saved)}")
-        if self.trail is not None:
-            self.trail.check(saved.get("trail"), owners)
+        for one in self.kept:
+            one.check(saved.get(one.name), owners)
 
-    def weighed(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor], Weights | None]:
-        """Return the parameters that the metric knows, their gradients and weights."""
-        if self.metric is None:
-            return [*owners], [*gradients], None
-        every = self.metric.weights(owners)
-        known = [place for place, weight in enumerate(every) if weight]
-        return (
-            [owners[place] for place in known],
-            [gradients[place] for place in known],
-            [every[place] for place in known],
-        )
-
-    def _whole(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        weights: Weights | None,
-        scale: Tensor | None,
-        skipped: Tensor | None,
-    ) -> Fields:
-        """Return what the whole gradient shows: its size, its square and its product with h."""
-        fields: Fields = {"dim": _size(owners)}
-        if self.trail is None:
-            fields["grad_sq"] = unscaled(squared(gradients, self.like, weights), scale)
-        else:
-            taken = self.trail.take(owners, gradients, weights, scale, skipped)
-            fields["grad_sq"], fields["trail"] = taken
-        return fields
+    def load(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
+        """Take over what `save` returned; `check` has been passed."""
+        self.blind = saved["blind"]
+        for one in self.kept:
+            one.load(saved[one.name], owners)
 
 
 class Successive(Observer):
-    """Each gradient against the one before: what `_observe.of_pair` says of two.
-
-    Args:
-        like: A scalar tensor whose dtype and device all measurements take.
-        reads: The fields that the schedule reads.
-        metric: The metric of the optimizer, or None for the plain one.
-        trail: The trail of past gradients, where a product with it is wanted (`trail`).
-        memory: The last gradient; None where the schedule reads the trail alone.
-    """
+    """Each gradient against those before it."""
 
     name = "sequence"
-
-    def __init__(
-        self,
-        like: Tensor,
-        reads: Collection[str],
-        metric: Metric | None,
-        trail: Trail | None,
-        memory: Memory | None,
-    ) -> None:
-        super().__init__(like, reads, metric, trail)
-        self.memory = memory
-
-    @property
-    def remembered(self) -> Sequence[Mapping[Tensor, Any]]:
-        return [*super().remembered, *([] if self.memory is None else [self.memory.buffers])]
-
-    def stepped(self) -> None:
-        if self.memory is not None:
-            self.memory.stepped()
-
-    def save(self, owners: Sequence[Tensor]) -> dict[str, Any]:
-        memory = {} if self.memory is None else {"memory": self.memory.save(owners)}
-        return super().save(owners) | memory
-
-    def load(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
-        super().load(saved, owners)
-        if self.memory is not None:
-            self.memory.load(saved["memory"], owners)
-
-    def check(self, saved: dict[str, Any], owners: Sequence[Tensor]) -> None:
-        super().check(saved, owners)
-        if self.memory is not None:
-            self.memory.check(saved.get("memory", {}), owners)
-
-    def read(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        scale: Tensor | None,
-        skipped: Tensor | None = None,
-    ) -> Fields:
-        known, some, weights = self.weighed(owners, gradients)
-        fields: Fields = {}
-        if known and (self.memory is None or self.trail is not None):
-            fields = self._whole(known, some, weights, scale, skipped)
-        if self.memory is None:
-            return fields
-        first = not self.memory.buffers
-        spread = "spread" in self.reads
-        sums = self.memory.compare(owners, gradients, scale, apart=spread)
-        if sums is None:
-            return {}
-        fields = {"dim": _size(known), "grad_sq": sums["square"]} | fields
-        if not first:
-            pair = of_pair(sums["product"], sums.get("apart", self.like))
-            fields |= pair if spread else {"cross": pair["cross"]}
-        return fields
-
-
-def _size(owners: Iterable[Tensor]) -> int:
-    """Return how many real coordinates the parameters have."""
-    return sum(owner.numel() * (1 + owner.is_complex()) for owner in owners)
-
-
-def unscaled(square: Tensor, scale: Tensor | None) -> Tensor:
-    """Return the square of gradients whose common factor `scale` is taken out."""
-    return square if scale is None else square / scale.to(square).square()

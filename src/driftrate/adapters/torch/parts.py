@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
@@ -14,9 +15,8 @@ from torch.utils.hooks import RemovableHandle
 
 from driftrate.adapters._observe import Fields, of_parts
 from driftrate.adapters.torch.measure import compared, squared
-from driftrate.adapters.torch.metric import Metric, Weight
-from driftrate.adapters.torch.observers import Observer, unscaled
-from driftrate.adapters.torch.trail import Trail
+from driftrate.adapters.torch.metric import Weight, Weights
+from driftrate.adapters.torch.observers import Observer
 from driftrate.errors import ConfigError
 
 
@@ -37,14 +37,8 @@ class Parts(Observer):
         ' or more parts in `with rate.part():`; for one ordinary pass a step, mode="sequence"'
     )
 
-    def __init__(
-        self,
-        like: Tensor,
-        reads: Collection[str],
-        metric: Metric | None = None,
-        trail: Trail | None = None,
-    ) -> None:
-        super().__init__(like, reads, metric, trail)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.marked = 0
         self.counts: dict[Tensor, int] = {}  # how many parts reached a parameter
         self.apart: dict[Tensor, Tensor] = {}  # Helmert's sum
@@ -107,25 +101,20 @@ class Parts(Observer):
         self.apart[owner] = self.apart[owner] + apart if owner in self.apart else apart
         self.sums[owner] = new["whole"]
 
-    def read(
+    def _compared(
         self,
         owners: Sequence[Tensor],
         gradients: Sequence[Tensor],
-        scale: Tensor | None,
-        skipped: Tensor | None = None,
+        weights: Weights | None,
+        square: Tensor,
     ) -> Fields:
-        owners, gradients, weights = self.weighed(owners, gradients)
-        if not owners:
-            return {}
-        fields = self._whole(owners, gradients, weights, scale, skipped)
         parts = self._parts(owners)
         if parts < 2:
-            return fields
+            return {}
 
-        def square(places: list[int]) -> Tensor:
+        def part_of_square(places: list[int]) -> Tensor:
             some = [gradients[place] for place in places]
-            found = squared(some, self.like, weights and [weights[place] for place in places])
-            return unscaled(found, scale)
+            return squared(some, self.like, weights and [weights[place] for place in places])
 
         counts = [self.counts.get(owner, 0) for owner in owners]
         several = [place for place, owner in enumerate(owners) if owner in self.apart]
@@ -133,19 +122,19 @@ class Parts(Observer):
         apart = torch.zeros_like(self.like)
         # A part that did not reach a parameter has the gradient 0 there; order is no matter.
         if once:
-            apart = square(once) * (1.0 - 1.0 / parts)
+            apart = part_of_square(once) * (1.0 - 1.0 / parts)
         if several:
             then = torch.stack([self.sums[owners[place]] for place in several])
             off = torch.stack([self.apart[owners[place]] for place in several])
             if any(counts[place] < parts for place in several):
                 rest = [1.0 / counts[place] - 1.0 / parts for place in several]
                 off = off + then * torch.tensor(rest, dtype=then.dtype, device=then.device)
-            now = fields["grad_sq"] if len(several) == len(owners) else square(several)
+            now = square if len(several) == len(owners) else part_of_square(several)
             # Clipping and loss scaling have multiplied all parts alike since then.
             since = torch.where(then.sum() > 0.0, now / then.sum(), torch.ones_like(now))
             apart = apart + since * off.sum()
         # Each part was given as g_i/k, so that they add up to ḡ.
-        return fields | of_parts(fields["grad_sq"], apart * (parts * parts), parts)
+        return of_parts(square, apart * (parts * parts), parts)
 
     def _is_blind(self, owners: Sequence[Tensor]) -> bool:
         return self._parts(owners) < 2
@@ -174,26 +163,13 @@ class Accumulated(Parts):
         ' with mode="sequence"'
     )
 
-    def __init__(
-        self,
-        like: Tensor,
-        reads: Collection[str],
-        metric: Metric | None,
-        trail: Trail | None,
-        owners: Iterable[Tensor],
-    ) -> None:
-        super().__init__(like, reads, metric, trail)
+    def __init__(self, *args: Any, owners: Iterable[Tensor]) -> None:
+        super().__init__(*args)
         self.watch(owners)
 
-    def read(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        scale: Tensor | None,
-        skipped: Tensor | None = None,
-    ) -> Fields:
+    def read(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Fields:
         self.watch(owners)
-        return super().read(owners, gradients, scale, skipped)
+        return super().read(owners, gradients)
 
     def _parts(self, owners: Sequence[Tensor]) -> int:
         return max((self.counts.get(owner, 0) for owner in owners), default=0)

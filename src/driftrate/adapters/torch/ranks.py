@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: torch compares the annotations of a communication
 # hook with its own types, and would find strings.
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from driftrate.adapters._observe import Fields, of_parts
-from driftrate.adapters.torch.measure import Buffers, contrast, squared
-from driftrate.adapters.torch.metric import Metric
+from driftrate.adapters.torch.measure import Buffers, compared, squared
+from driftrate.adapters.torch.metric import Weights, weighed
 from driftrate.adapters.torch.observers import Observer
-from driftrate.adapters.torch.trail import Trail
 from driftrate.errors import ConfigError
 
 
@@ -36,15 +35,9 @@ class Ranks(Observer):
     )
 
     def __init__(
-        self,
-        like: Tensor,
-        reads: Collection[str],
-        metric: Metric | None,
-        trail: Trail | None,
-        model: DistributedDataParallel,
-        owners: Iterable[Tensor],
+        self, *args: Any, model: DistributedDataParallel, owners: Iterable[Tensor]
     ) -> None:
-        super().__init__(like, reads, metric, trail)
+        super().__init__(*args)
         self.group: dist.ProcessGroup = model.process_group
         self.owners = set(owners)
         self.apart: dict[int, Tensor] = {}
@@ -52,20 +45,19 @@ class Ranks(Observer):
         self.active = True
         _listen(model, self)
 
-    def read(
+    def read(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Fields:
+        self.owners.update(owners)
+        return super().read(owners, gradients)
+
+    def _compared(
         self,
         owners: Sequence[Tensor],
         gradients: Sequence[Tensor],
-        scale: Tensor | None,
-        skipped: Tensor | None = None,
+        weights: Weights | None,
+        square: Tensor,
     ) -> Fields:
-        self.owners.update(owners)
-        owners, gradients, weights = self.weighed(owners, gradients)
-        if not owners:
-            return {}
-        fields = self._whole(owners, gradients, weights, scale, skipped)
         if not self.apart:
-            return fields
+            return {}
         own = torch.stack([self.apart[index] for index in sorted(self.apart)]).sum()
         then = torch.stack([self.squares[index] for index in sorted(self.squares)]).sum()
         size = dist.get_world_size(self.group)
@@ -73,9 +65,8 @@ class Ranks(Observer):
         # Gathered and added in the order of the ranks: all of them get the same bits.
         dist.all_gather(every, own, group=self.group)
         # Clipping and loss scaling have multiplied all ranks' gradients alike since then.
-        square = fields["grad_sq"]
         since = torch.where(then > 0.0, square / then, torch.ones_like(then))
-        return fields | of_parts(square, since * torch.stack(every).sum(), size)
+        return of_parts(square, since * torch.stack(every).sum(), size)
 
     def _is_blind(self, owners: Sequence[Tensor]) -> bool:
         return not self.apart
@@ -135,9 +126,12 @@ def _average(
     @torch.no_grad()
     def averaged(done: Any) -> Tensor:
         for ranks, mine in copies:
-            owners, means, weights = ranks.weighed([*mine], [gradients[p] for p in mine])
+            ours = [*mine], [gradients[owner] for owner in mine]
+            owners, means, weights = weighed(ranks.metric, *ours)
             ranks.squares[index] = squared(means, ranks.like, weights)
-            ranks.apart[index] = contrast(mine, owners, means, ranks.like, weights=weights)
+            olds = [mine[owner] for owner in owners]
+            sums = compared(means, olds, ranks.like, weights, wanted=("apart",))
+            ranks.apart[index] = sums["apart"]
         mean: Tensor = done.value()[0]
         return mean
 

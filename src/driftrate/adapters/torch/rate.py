@@ -25,7 +25,7 @@ from driftrate.adapters._observe import (
 )
 from driftrate.adapters.torch.clipping import Clipping
 from driftrate.adapters.torch.groups import Groups
-from driftrate.adapters.torch.measure import Buffers, contrast, keep
+from driftrate.adapters.torch.measure import Buffers, compared, keep
 from driftrate.adapters.torch.moments import forget
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
@@ -224,11 +224,7 @@ class Rate(LRScheduler):
         return mean
 
     def notify_shift(
-        self,
-        policy: Policy = "reset",
-        *,
-        moments: Policy | None = None,
-        decay: float = 0.5,
+        self, policy: Policy = "reset", *, moments: Policy | None = None, decay: float = 0.5
     ) -> None:
         """Say that the data have shifted, and what to do with what was learned before.
 
@@ -292,7 +288,6 @@ class Rate(LRScheduler):
         Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. It holds
         a gradient where the rate keeps one: the last of a sequence, or a trail of its own.
         """
-        owners = self._owners()
         return {
             "version": STATE_VERSION,
             "mode": self.mode,
@@ -301,7 +296,7 @@ class Rate(LRScheduler):
             "count": int(self._count),
             "moved": self._moved.clone(),
             "seen": {name: value.clone() for name, value in self._seen.items()},
-            "observer": self._observer.save(owners),
+            "observer": self._observer.save(self._owners()),
             "clipping": {} if self._clipping is None else self._clipping.save(),
         }
 
@@ -375,7 +370,8 @@ class Rate(LRScheduler):
             self._clipping.clear()
         if "step_length" in self.schedule.signals and self._weights:
             owners = [owner for owner in self._owners() if owner in self._weights]
-            moved = contrast(self._weights, owners, [p.detach() for p in owners], self._like).sqrt()
+            now, then = [p.detach() for p in owners], [self._weights[p] for p in owners]
+            moved = compared(now, then, self._like, wanted=("apart",))["apart"].sqrt()
             skipped = getattr(optimizer, "found_inf", None)
             if skipped is not None:
                 moved = torch.where(skipped.to(self._like) > 0.0, self._moved, moved)
@@ -383,9 +379,10 @@ class Rate(LRScheduler):
 
     @torch.no_grad()
     def _advance(self) -> None:
-        owners, gradients = self._gradients()
-        if not owners:
+        pairs = [(p, p.grad.detach()) for p in self._owners() if p.grad is not None]
+        if not pairs:
             return  # nothing will be updated
+        owners, gradients = [p for p, _ in pairs], [g for _, g in pairs]
         # Whatever may refuse the step does so before anything is measured or forgotten.
         self._refuse_capture(owners)
         self._groups.check()
@@ -393,43 +390,39 @@ class Rate(LRScheduler):
         told = self._told.take()
         skipped = getattr(self.optimizer, "found_inf", None)
         clip = {} if self._clipping is None else self._clipping.scale(owners, gradients)
-        fields = self._measure(owners, gradients, clip.get("share"), skipped)
+        fields: Fields = {"step_length": self._moved}
+        if not self._observer.idle:
+            fields |= self._observer.read(owners, self._unscaled(gradients, clip.get("share")))
         needs, optional = self.schedule.signals, self.schedule.optional
         signal = {name: fields[name] for name in needs if name in fields}
         signal |= {name: told[name] for name in needs if name in told}
-        whole = Signal(**signal) if {*needs} - optional <= signal.keys() else None
+        known = Signal(**signal) if {*needs} - optional <= signal.keys() else None
         if self._program is None:
             if self._clipping is not None and "grad_sq" in fields:
                 clip["square"] = fields["grad_sq"]
-            unit = self._update_host(whole, skipped, clip, owners)
+            unit = self._update_host(known, skipped, clip, owners)
             self._groups.set(self._state[self.schedule.output] * unit)
         else:
-            self._update_device(self._program, whole, skipped)
+            took = None if skipped is None else skipped.to(self._like) == 0.0
+            self._count.add_(1 if took is None else took)
+            if known is not None:
+                self._program.update(known, took)
             self._groups.set(self._state[self.schedule.output])
         self._note({**fields, **told})
         if "step_length" in needs:
             keep(self._weights, owners, [owner.detach() for owner in owners])
 
-    def _measure(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        clip: Tensor | None,
-        skipped: Tensor | None,
-    ) -> Fields:
+    def _unscaled(self, gradients: list[Tensor], share: Tensor | None) -> list[Tensor]:
+        """Return the gradients without the factors of a loss scaler and of clipping."""
         scale = getattr(self.optimizer, "grad_scale", None)
-        if clip is not None:
-            scale = clip if scale is None else clip * scale.to(clip)
-        fields = self._observer.read(owners, gradients, scale, skipped)
-        return {"step_length": self._moved, **fields}
-
-    def _update_device(
-        self, program: Program, signal: Signal | None, skipped: Tensor | None
-    ) -> None:
-        took = None if skipped is None else skipped.to(self._like) == 0.0
-        self._count.add_(1 if took is None else took)
-        if signal is not None:
-            program.update(signal, took)
+        if share is not None:
+            scale = share if scale is None else share * scale.to(share)
+        if scale is None:
+            return gradients
+        # Small ones would vanish in float16.
+        kinds = [torch.promote_types(g.dtype, torch.bfloat16) for g in gradients]
+        pairs = zip(gradients, kinds, strict=True)
+        return [g.to(kind) / scale.to(g.device, kind) for g, kind in pairs]
 
     def _update_host(
         self,
@@ -482,10 +475,6 @@ class Rate(LRScheduler):
     def _owners(self) -> list[Tensor]:
         return [owner for group in self.optimizer.param_groups for owner in group["params"]]
 
-    def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        owners = [owner for owner in self._owners() if owner.grad is not None]
-        return owners, [owner.grad.detach() for owner in owners if owner.grad is not None]
-
     def _refuse_capture(self, owners: Sequence[Tensor]) -> None:
         if self._like.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
             return
@@ -494,7 +483,7 @@ class Rate(LRScheduler):
                 "a CUDA graph cannot change a rate that is a Python float: give the optimizer"
                 " lr=torch.tensor(..., device='cuda') and capturable=True before attach"
             )
-        remembered = self._observer.remembered
+        remembered = [one.remembered for one in self._observer.kept]
         ready = self._program is None or self._program.ready
         if not ready or any(p not in buffers for buffers in remembered for p in owners):
             raise ConfigError(

@@ -1,29 +1,30 @@
-"""The trail of past gradients, and this gradient's product with it."""
+"""What is remembered of past gradients, and this gradient's product with it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, optim
 
-from driftrate.adapters.torch.measure import Buffers, compared
-from driftrate.adapters.torch.metric import Weights
+from driftrate.adapters._observe import Fields, of_pair
+from driftrate.adapters.torch.measure import Buffers, compared, keep
+from driftrate.adapters.torch.metric import Metric, Weights, weighed
 from driftrate.errors import StateError
 from driftrate.schedules.base import TRAIL
 
 _AVERAGING = (optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam)
 
 
-class Trail:
-    """Remembers h ← 0.9 h + g, in one gradient's worth of memory.
-
-    A gradient that is not finite, or whose step a loss scaler skips, leaves it as it was.
+class Kept:
+    """One tensor a parameter, kept from step to step: one gradient's worth of memory.
 
     Args:
         like: A scalar tensor whose dtype and device all measurements take.
     """
+
+    name: ClassVar[str]
 
     def __init__(self, like: Tensor) -> None:
         self.like = like
@@ -34,68 +35,22 @@ class Trail:
         """What it has of which parameters."""
         return self.buffers
 
-    def take(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        weights: Weights | None,
-        scale: Tensor | None,
-        skipped: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return ⟨g, g⟩ and ⟨g, h⟩, then lengthen the trail.
-
-        Args:
-            owners: The parameters that are measured.
-            gradients: Their gradients, times `scale` where one is given.
-            weights: The metric, one weight a parameter; None for the plain one.
-            scale: The factor of a loss scaler, or None.
-            skipped: Not 0 where the step will be skipped, or None.
-        """
-        olds = [self.buffers.get(owner) for owner in owners]
-        dense = [g.to_dense() if g.is_sparse else g for g in gradients]
-        square, product = _looked(compared(dense, olds, self.like, weights), scale, self.like)
-        good = square.isfinite()
-        if skipped is not None:
-            good = good & (skipped.to(self.like) == 0.0)
-        if good.device.type == "cpu" and not good:
-            return square, product
-        present = set(owners)
-        for owner, old in self.buffers.items():
-            if owner not in present:  # no gradient: 0
-                self._put(old, TRAIL * old, good)
-        for owner, gradient in zip(owners, dense, strict=True):
-            # A sum of ten could leave the range of float16: it is kept in single precision.
-            kind = torch.promote_types(gradient.dtype, torch.bfloat16)
-            if owner not in self.buffers:
-                self.buffers[owner] = torch.zeros_like(gradient, dtype=kind)
-            old, new = self.buffers[owner], gradient.to(kind)
-            if scale is not None:
-                new = new / scale.to(new.device, kind)
-            if good.device.type == "cpu":
-                torch.add(new, old, alpha=TRAIL, out=old)
-            else:
-                self._put(old, torch.add(new, old, alpha=TRAIL), good)
-        return square, product
-
-    @staticmethod
-    def _put(old: Tensor, new: Tensor, good: Tensor) -> None:
-        """Write where it is good, without asking the device whether it is."""
-        torch.where(good.to(old.device), new, old, out=old)
-
     def save(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
-        """Return the trail in the order of the parameters."""
+        """Return what is remembered, in the order of the parameters."""
         every = [self.buffers.get(owner) for owner in owners]
         return [None if tensor is None else tensor.clone() for tensor in every]
 
     def check(self, saved: Any, owners: Sequence[Tensor]) -> None:
         """Raise `StateError` where `saved` does not fit, with nothing changed."""
         if not isinstance(saved, list) or len(saved) != len(owners):
-            raise StateError(f"the state holds no trail of the optimizer's {len(owners)} gradients")
+            raise StateError(
+                f"the state holds no {self.name} of the optimizer's {len(owners)} gradients"
+            )
         for index, (tensor, owner) in enumerate(zip(saved, owners, strict=True)):
             if tensor is not None and tensor.shape != owner.shape:
                 raise StateError(
-                    f"the state's trail of parameter {index} is of shape {tuple(tensor.shape)},"
-                    f" the parameter of {tuple(owner.shape)}"
+                    f"the state's {self.name} of parameter {index} is of shape"
+                    f" {tuple(tensor.shape)}, the parameter of {tuple(owner.shape)}"
                 )
 
     def load(self, saved: list[Tensor | None], owners: Sequence[Tensor]) -> None:
@@ -103,21 +58,86 @@ class Trail:
         for owner, tensor in zip(owners, saved, strict=True):
             if tensor is None:
                 self.buffers.pop(owner, None)
-            elif owner in self.buffers:
-                self.buffers[owner].copy_(tensor)
             else:
-                self.buffers[owner] = tensor.to(owner.device, copy=True)
+                keep(self.buffers, [owner], [tensor.to(owner.device)])
+
+
+class Memory(Kept):
+    """Remembers the last gradient."""
+
+    name = "memory"
+
+    def compare(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        metric: Metric | None,
+        spread: bool = True,
+    ) -> Fields:
+        """Return ‖g‖² and what `of_pair` says of g and the last one, then remember g instead.
+
+        A gradient that is not there is 0. Nothing is returned where the metric has no moments yet.
+
+        Args:
+            owners: The parameters that have a gradient.
+            gradients: Their gradients.
+            metric: The metric of the optimizer, or None for the plain one.
+            spread: Whether `spread` is wanted too.
+        """
+        new = dict(zip(owners, gradients, strict=True))
+        gone = [owner for owner in self.buffers if owner not in new]
+        new |= {owner: torch.zeros_like(self.buffers[owner]) for owner in gone}
+        known, some, weights = weighed(metric, [*new], [*new.values()])
+        fields: Fields = {}
+        if known:
+            olds = [self.buffers.get(owner) for owner in known]
+            wanted = ("square", "product", "apart") if spread else ("square", "product")
+            sums = compared(some, olds, self.like, weights, wanted=wanted)
+            fields["grad_sq"] = sums["square"]
+            if self.buffers:
+                pair = of_pair(sums["product"], sums.get("apart", self.like))
+                fields |= pair if spread else {"cross": pair["cross"]}
+        for owner in gone:
+            del self.buffers[owner]
+        keep(self.buffers, owners, gradients)
+        return fields
+
+
+class Trail(Kept):
+    """Remembers h ← 0.9 h + g; a gradient that is not finite leaves it as it was."""
+
+    name = "trail"
+
+    def take(
+        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return ⟨g, g⟩ and ⟨g, h⟩ in the metric, then lengthen the trail."""
+        new = {p: _dense(g) for p, g in zip(owners, gradients, strict=True)}
+        olds = [self.buffers.get(owner) for owner in owners]
+        sums = compared([*new.values()], olds, self.like, weights)
+        good = sums["square"].isfinite()
+        if good.device.type != "cpu" or good:
+            for owner, old in self.buffers.items():
+                if owner not in new:  # no gradient: 0
+                    _put(old, TRAIL * old, good)
+            for owner, gradient in new.items():
+                # A sum of ten could leave the range of float16: it is kept in single precision.
+                kind = torch.promote_types(gradient.dtype, torch.bfloat16)
+                if owner not in self.buffers:
+                    self.buffers[owner] = torch.zeros_like(gradient, dtype=kind)
+                old, one = self.buffers[owner], gradient.to(kind)
+                if good.device.type == "cpu":
+                    torch.add(one, old, alpha=TRAIL, out=old)
+                else:
+                    _put(old, torch.add(one, old, alpha=TRAIL), good)
+        return sums["square"], sums["product"]
 
 
 class Momentum(Trail):
     """Reads h where the optimizer keeps it: Adam's first moment is 0.1 h, heavy ball's buffer h.
 
     Costs no memory and no write. What makes the optimizer's moments useless (a gradient that is
-    not finite) makes the trail so.
-
-    Args:
-        like: A scalar tensor whose dtype and device all measurements take.
-        optimizer: One for which `keeps_trail` holds.
+    not finite) makes the trail so. The optimizer is one for which `keeps_trail` holds.
     """
 
     def __init__(self, like: Tensor, optimizer: optim.Optimizer) -> None:
@@ -131,27 +151,21 @@ class Momentum(Trail):
         return self._optimizer.state
 
     def take(
-        self,
-        owners: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        weights: Weights | None,
-        scale: Tensor | None,
-        skipped: Tensor | None,
+        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
     ) -> tuple[Tensor, Tensor]:
         """Return ⟨g, g⟩ and ⟨g, h⟩."""
-        state = self._optimizer.state
-        olds = [state.get(owner, {}).get(self._name) for owner in owners]
-        dense = [g.to_dense() if g.is_sparse else g for g in gradients]
-        sums = compared(dense, olds, self.like, weights)
-        square, product = _looked(sums, scale, self.like)
-        return square, product / self._share
+        olds = [self._optimizer.state.get(owner, {}).get(self._name) for owner in owners]
+        sums = compared([_dense(g) for g in gradients], olds, self.like, weights)
+        return sums["square"], sums["product"] / self._share
 
-    def save(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
-        """Return nothing: the optimizer's own state has it."""
-        return [None] * len(owners)
 
-    def load(self, saved: list[Tensor | None], owners: Sequence[Tensor]) -> None:
-        """Do nothing, likewise."""
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.to_dense() if tensor.is_sparse else tensor
+
+
+def _put(old: Tensor, new: Tensor, good: Tensor) -> None:
+    """Write where it is good, without asking the device whether it is."""
+    torch.where(good.to(old.device), new, old, out=old)
 
 
 def keeps_trail(optimizer: optim.Optimizer) -> bool:
@@ -175,11 +189,3 @@ def keeps_trail(optimizer: optim.Optimizer) -> bool:
         and (group["weight_decay"] == 0.0 or group.get("decoupled_weight_decay", False))
         for group in every
     )
-
-
-def _looked(sums: dict[str, Tensor], scale: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return square and product with the loss scaler's factor of the new gradient taken out."""
-    if scale is None:
-        return sums["square"], sums["product"]
-    by = scale.to(like)
-    return sums["square"] / by.square(), sums["product"] / by
