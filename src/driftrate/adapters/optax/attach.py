@@ -60,8 +60,8 @@ def attach(
             learning rate itself; one with `max_rate=None` then gets 1. None: True for schedules
             with no `max_rate` that measure products of gradients under an optimizer other than
             plain SGD. The optimizer's own rate is read from `optax.inject_hyperparams`, else
-            measured on six numbers, which shows that of SGD, momentum, RMSprop, Adam and the like,
-            also behind clipping; where it stays hidden, only a factor works.
+            measured on six numbers (SGD, momentum, RMSprop, Adam and the like, also behind
+            clipping); where it stays hidden, only a factor works.
         metric: In which metric gradients are multiplied. "plain": Σ a_i b_i. "moments": Σ a_i b_i
             c/(√v_i + ε), c = √(1 - β₂^t), with Adam's v of the update before; the first update has
             none and takes the rate that the schedule starts from. None: "moments" for Adam, RMSprop

@@ -27,28 +27,19 @@ _NEAR = 1e-3  # relative: the probe may be in single precision, beside a weight 
 
 
 class Moments(NamedTuple):
-    r"""Steps over √(v + r) + ε, v the second moment.
+    r"""Steps over √(v + r) + ε, v the second moment."""
 
-    Args:
-        eps: ε.
-        root: r.
-        decay: β₂ where v̂ = v/(1 - β₂^t) divides, None where v itself does.
-    """
-
-    eps: float
-    root: float
-    decay: float | None
+    eps: float  # ε
+    root: float  # r
+    decay: float | None  # β₂ where v̂ = v/(1 - β₂^t) divides, None where v itself does
 
 
 class Own(NamedTuple):
-    """What is known of a transformation: its rate, how its second moments divide its steps.
-
-    `scheduled` says that a schedule of its own moves its rate.
-    """
+    """What is known of a transformation."""
 
     base: Base
     moments: Moments | None = None
-    scheduled: bool = False
+    scheduled: bool = False  # whether a schedule of its own moves its rate
 
 
 def inspect(optimizer: Any) -> Own:

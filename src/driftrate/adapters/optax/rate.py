@@ -11,19 +11,11 @@ import optax
 
 from driftrate.adapters._observe import Fields, Loop, Told, measure
 from driftrate.adapters._observe import record as _record
+from driftrate.adapters.optax import trees
 from driftrate.adapters.optax.own import Own, check_inner, check_moments, injected, weights
 from driftrate.adapters.optax.parts import compared
 from driftrate.adapters.optax.state import RateState, check_state, stamped
-from driftrate.adapters.optax.trees import (
-    Leaves,
-    Tree,
-    numbers,
-    real_type,
-    replaced,
-    scaled,
-    space,
-    still,
-)
+from driftrate.adapters.optax.trees import Leaves, Tree, numbers
 from driftrate.errors import ConfigError, MissingSignal, SignalError
 from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, select
 
@@ -49,14 +41,7 @@ def require(schedule: Schedule, fields: Fields, mode: str | None) -> Signal:
 
 
 class Rate:
-    """The two functions of an attached transformation; it holds settings alone, no state.
-
-    Args:
-        inner: The optimizer.
-        loop: What attaching settled.
-        own: What is known of the optimizer; its moments make the metric.
-        batch_size: B where an update is not told it.
-    """
+    """The two functions of an attached transformation; it holds settings alone, no state."""
 
     def __init__(self, inner: Any, loop: Loop, own: Own, batch_size: float | None) -> None:
         self.inner = optax.with_extra_args_support(inner)
@@ -76,7 +61,7 @@ class Rate:
         leaves = numbers(params)
         if all(leaf is None for leaf in leaves):
             raise ConfigError("attach: the optimizer has no parameters")
-        zero = jnp.zeros((), real_type(leaves))
+        zero = jnp.zeros((), trees.real_type(leaves))
         start, below = self.schedule.init(like=zero), self.inner.init(params)
         check_inner(below)
         if self.own.moments is not None:
@@ -90,22 +75,16 @@ class Rate:
             step_length=zero,
             seen=jnp.zeros((), bool),
             previous=jax.tree.map(jnp.zeros_like, params) if self.remembers else (),
-            trail=still(params) if self.trails else (),
+            trail=trees.still(params) if self.trails else (),
             inner=below,
         )
 
     def update(
-        self,
-        updates: Tree,
-        state: RateState,
-        params: Tree = None,
-        *,
-        signal: Signal | None = None,
-        parts: Tree = None,
-        **extra: Any,
+        self, updates: Tree, state: RateState, params: Tree = None, **extra: Any
     ) -> tuple[Tree, RateState]:
-        """Return the scaled updates and the next state."""
+        """Return the scaled updates and the next state; `signal` and `parts` may be given."""
         check_state(self.schedule, state, RateState)
+        signal, parts = extra.get("signal"), extra.get("parts")
         if parts is not None and self.mode != "parts":
             raise SignalError(
                 f"attach: parts= was given in mode {self.mode!r}: attach(..., mode='parts')"
@@ -115,19 +94,17 @@ class Rate:
         whole = require(self.schedule, fields, self.mode)
         rate, after = self.schedule.update(state.schedule, whole)
         after = select(jnp, ready, after, state.schedule)
-        extra |= {"signal": signal, "parts": parts}
         out, below = self.inner.update(updates, state.inner, params, **extra)
         factor, known = self._applied(jnp.where(ready, rate, last), below)
-        out = scaled(out, factor)
-        plain, moved = space(last), numbers(out)
+        out = trees.scaled(out, factor)
+        plain, moved = trees.space(last), numbers(out)
         previous, trail = state.previous, state.trail
         if self.remembers:
-            previous = replaced(lambda _, g: g, previous, gradient)
+            previous = trees.replaced(lambda _, g: g, previous, gradient)
         if self.trails:
             good = jnp.isfinite(plain.dot(gradient, gradient))
-            trail = replaced(lambda h, g: jnp.where(good, TRAIL * h + g, h), trail, gradient)
-        return out, RateState(
-            stamp=state.stamp,
+            trail = trees.replaced(lambda h, g: jnp.where(good, TRAIL * h + g, h), trail, gradient)
+        return out, state._replace(
             schedule=after,
             record=self._noted(after, fields, known),
             known=ready,
@@ -151,7 +128,7 @@ class Rate:
             previous, ready = numbers(state.previous), ready & state.seen
         if self.trails:
             trail = numbers(state.trail)
-        products = space(like, metric)
+        products = trees.space(like, metric)
         size = sum(leaf.size for leaf in gradient if leaf is not None)
         fields: Fields = {"step_length": state.step_length, "dim": size}
         fields |= measure(products, self.reads, gradient, previous=previous, trail=trail)
@@ -162,12 +139,7 @@ class Rate:
         return fields, ready
 
     def _applied(self, rate: Array, inner: Tree) -> tuple[Array, dict[str, Any]]:
-        """Return what updates are multiplied by, and `rate` and `factor` of the record.
-
-        Args:
-            rate: The schedule's.
-            inner: The optimizer's state, which may show its own rate.
-        """
+        """Return what updates are multiplied by, and `rate` and `factor` of the record."""
         came, shown, scheduled = self.own.base.rate, injected(inner), self.own.scheduled
         now: Any = None if scheduled else came  # the optimizer's own rate at this update
         if shown is not None:

@@ -17,29 +17,17 @@ from driftrate.schedules.base import Array, Schedule, State
 
 
 class RateState(NamedTuple):
-    """The state of `attach` and `scale_by_rate`: arrays alone, so that anything saves it.
+    """The state of `attach` and `scale_by_rate`: arrays alone, so that anything saves it."""
 
-    Args:
-        stamp: The version of this record and a mark of the schedule's name, for `load`.
-        schedule: The schedule's own state.
-        record: What the last update said, as far as it can be known; `record` reads it.
-        known: Whether the last update measured something.
-        step_length: The length of the last update.
-        seen: Whether there was an update before.
-        previous: The last gradient where the mode is "sequence" and the schedule needs it, or ().
-        trail: The trail of past gradients where the schedule needs it, or ().
-        inner: The state of the wrapped optimizer.
-    """
-
-    stamp: Array
-    schedule: State
-    record: dict[str, Array]
-    known: Array
-    step_length: Array
-    seen: Array
-    previous: Tree
-    trail: Tree
-    inner: Tree
+    stamp: Array  # the version of this record and a mark of the schedule's name, for `load`
+    schedule: State  # the schedule's own
+    record: dict[str, Array]  # what the last update said, as far as it can be known
+    known: Array  # whether the last update measured something
+    step_length: Array  # of the last update
+    seen: Array  # whether there was an update before
+    previous: Tree  # the last gradient where it is compared with, or ()
+    trail: Tree  # of past gradients where the schedule reads it, or ()
+    inner: Tree  # the state of the wrapped optimizer
 
 
 class StatefulRateState(NamedTuple):
@@ -78,14 +66,6 @@ def record(state: Tree) -> dict[str, Array]:
         came with; `signal`: the measured squared gradient (`cross`); `noise`: the measured noise
         of the gradient (`spread`); `shift`: the shift that was given or estimated. What is unknown
         is NaN. Arrays, not read back.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> import driftrate as dr
-        >>> from driftrate.optax import scale_by_rate
-        >>> transformation = scale_by_rate(dr.ConstantRate(0.5))
-        >>> print(record(transformation.init(jnp.ones(2)))["rate"])
-        0.5
     """
     found = nodes(state, RateState)
     if len(found) != 1:
