@@ -14,14 +14,8 @@ Example:
 from driftrate.errors import needs
 
 with needs("driftrate.keras", "keras", ", and set KERAS_BACKEND to torch or jax"):
-    from driftrate.adapters.keras import (
-        RecordRate,
-        ScheduledOptimizer,
-        attach,
-    )
+    from driftrate.adapters.keras.attach import attach
+    from driftrate.adapters.keras.callback import RecordRate
+    from driftrate.adapters.keras.optimizer import ScheduledOptimizer
 
-__all__ = [
-    "RecordRate",
-    "ScheduledOptimizer",
-    "attach",
-]
+__all__ = ["RecordRate", "ScheduledOptimizer", "attach"]

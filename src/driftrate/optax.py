@@ -16,18 +16,16 @@ Example:
 from driftrate.errors import needs
 
 with needs("driftrate.optax", "jax"):
-    from driftrate.adapters.optax import (
+    from driftrate.adapters.optax.attach import attach, scale_by_rate
+    from driftrate.adapters.optax.parts import from_parts, split_value_and_grad
+    from driftrate.adapters.optax.state import (
         RateState,
-        StatefulRate,
         StatefulRateState,
-        attach,
-        from_parts,
         load,
         notify_shift,
         record,
-        scale_by_rate,
-        split_value_and_grad,
     )
+    from driftrate.adapters.optax.stateful import StatefulRate
 
 __all__ = [
     "RateState",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import keras
 
 from driftrate.adapters._observe import Base, check_batch_size, check_schedule, settle
-from driftrate.adapters.keras.metric import check_moments, is_adam_like
+from driftrate.adapters.keras.metric import is_adam_like
 from driftrate.adapters.keras.optimizer import ScheduledOptimizer
 from driftrate.errors import ConfigError
 from driftrate.schedules.base import Schedule
@@ -31,23 +31,20 @@ def attach(
 ) -> ScheduledOptimizer:
     r"""Let a schedule drive a Keras optimizer; hand the result to `model.compile`.
 
-    Before each update the schedule sees the gradient and sets `optimizer.learning_rate` for that
-    very update. It sees the gradient as the loss gives it, before the optimizer clips it, and
-    freed of a loss scale. By mode, `cross` and `spread` come from
+    Before each update the schedule sees the gradient as the loss gives it, before the optimizer
+    clips it and freed of a loss scale, and sets `optimizer.learning_rate` for that very update.
+    By mode, `cross` and `spread` come from
 
     - "sequence": the gradients g_{t-1} and g_t of two successive updates, whose noises are
-      independent: cross = ⟨g_t, g_{t-1}⟩, spread = ‖g_t - g_{t-1}‖²/2, the noise of one gradient.
-      Nothing to do. Keeps a copy of the last gradient. The first update has none to compare with
-      and takes the rate that the schedule starts from.
+      independent: cross = ⟨g_t, g_{t-1}⟩, spread = ‖g_t - g_{t-1}‖²/2. Keeps the last gradient. The
+      first update has none to compare with and takes the rate that the schedule starts from.
     - "accumulation": the micro-batches of an optimizer with `gradient_accumulation_steps=k`, k >=
       2, which are k independent parts of one batch. To split a batch of 64 in two, `fit` with
-      batches of 32 and k = 2: no second backward pass, and no gradient is kept that the optimizer
-      does not keep anyway. Keras shows an optimizer no samples, so it cannot split a batch itself.
+      batches of 32 and k = 2: Keras shows an optimizer no samples to split. Keeps no gradient.
 
-    In every mode `grad_sq`, `trail`, `dim` and `step_length` (how far the last update moved the
-    weights) are measured where the schedule reads them; for `trail` one gradient is kept. A
-    missing gradient counts as 0. With `gradient_accumulation_steps` the schedule steps on real
-    updates alone. A signal that is not finite leaves the schedule's state and rate as they were.
+    In every mode `grad_sq`, `trail` (one gradient is kept), `dim` and `step_length` are measured
+    where the schedule reads them. A missing gradient counts as 0. With accumulation the schedule
+    steps on real updates alone. A signal that is not finite leaves its state and rate as they were.
 
     All state is in Keras variables: a `.keras` file holds it and restores it bit by bit, `fit`
     goes on where the last `fit` ended. Import `driftrate.keras` before `load_model`.
@@ -56,21 +53,16 @@ def attach(
         optimizer: A fresh Keras optimizer.
         schedule: Any schedule of driftrate. What it reads and no mode can measure (`shift`, `loss`,
             `loss_shift`) is told by `ScheduledOptimizer.tell`, for the next update alone.
-        mode: Where the signal comes from; by default "sequence" for schedules that read `cross` or
-            `spread` or `trail`, else nothing is compared.
+        mode: By default "sequence" for schedules that read `cross`, `spread` or `trail`, else
+            nothing is compared.
         batch_size: B, for schedules that read it; with accumulation that of all k micro-batches.
-        relative: Whether the schedule's rate is a factor on the rate that the optimizer came with;
-            one with `max_rate=None` then gets 1, `MeasuredRate` `relative=True`, which lowers a
-            rate that is too high. None: True for schedules with no `max_rate` that measure products
-            of gradients under an optimizer other than plain SGD, whose steps are not rate times
-            gradient; else False: the schedule's rate is the learning rate. So `MeasuredRate()`
-            measures the curvature under SGD and multiplies the rate of Adam by the measured factor,
-            0 to 1; `MeasuredRate(max_rate=lr)` is `lr` times it under any.
-        metric: In which metric gradients are multiplied and squared. "plain": Σ a_i b_i.
-            "moments": Σ a_i b_i c/(√v_i + ε), c = √(1 - β₂^t), with Adam's v of the update before:
-            the metric that such an optimizer steps in. Its first update has no moments and takes
-            the rate that the schedule starts from. None: "moments" for Adam, AdamW, Nadam, RMSprop
-            and Lamb, else "plain".
+        relative: Whether the schedule's rate is a factor on the rate that the optimizer came with,
+            and not the learning rate itself; one with `max_rate=None` then gets 1. None: True for
+            schedules with no `max_rate` that measure products of gradients under an optimizer other
+            than plain SGD.
+        metric: In which metric gradients are multiplied: "plain", Σ a_i b_i, or that of the second
+            moments, Σ a_i b_i c/(√v_i + ε), c = √(1 - β₂^t), as the update before left them. None:
+            "moments" for Adam, AdamW, Nadam, RMSprop and Lamb, else "plain".
         scheduler: What to do with a `LearningRateSchedule` of the optimizer's own: "refuse", or
             "multiply" the rate by its share of its first value.
 
@@ -90,21 +82,24 @@ def attach(
     _check(optimizer, mode)
     if metric not in (None, "plain", "moments"):
         raise ConfigError(f'attach: metric must be "plain", "moments" or None, got {metric!r}')
-    if metric == "moments":
-        check_moments(optimizer)
+    if metric == "moments" and not is_adam_like(optimizer):
+        raise ConfigError(
+            f'attach: metric="moments" needs Adam, AdamW, Nadam, RMSprop or Lamb, got'
+            f' {type(optimizer).__name__}: use metric="plain"'
+        )
     check_batch_size(batch_size)
     inner, theirs = _unscheduled(optimizer, scheduler)
     plain = isinstance(inner, keras.optimizers.SGD) and not inner.momentum
     base = float(inner.learning_rate.value)
     loop = settle(schedule, Base(plain, base), modes=_MODES, mode=mode, relative=relative)
-    chosen = metric == "moments" or (metric is None and is_adam_like(inner))
+    moments = metric != "plain" and is_adam_like(inner) and loop.mode is not None
     return ScheduledOptimizer(
         inner,
         loop.schedule,
         loop.mode,
         batch_size=batch_size,
         relative=loop.relative,
-        metric="moments" if chosen and loop.mode is not None else "plain",
+        metric="moments" if moments else "plain",
         scheduler=theirs,
     )
 
@@ -139,7 +134,7 @@ def _unscheduled(optimizer: Any, scheduler: str) -> tuple[Any, Any]:
     if scheduler not in ("refuse", "multiply"):
         raise ConfigError(f'attach: scheduler must be "refuse" or "multiply", got {scheduler!r}')
     theirs = optimizer._learning_rate
-    if isinstance(theirs, keras.Variable):
+    if hasattr(theirs, "assign"):  # a variable; not keras.Variable in Keras 3.6
         return optimizer, None
     known = isinstance(theirs, keras.optimizers.schedules.LearningRateSchedule)
     first = float(theirs(0)) if known else 0.0

@@ -8,42 +8,33 @@ from typing import Any
 
 from driftrate import estimate
 from driftrate.errors import StateError
-from driftrate.schedules.base import Estimator, Rule, registry
+from driftrate.schedules.base import Rule, registry
 
 
-def encode(rule: Rule) -> dict[str, Any]:
+def encode(rule: Any) -> dict[str, Any]:
     """Write a schedule's constants for JSON."""
-    constants = {field.name: getattr(rule, field.name) for field in fields(rule)}  # type: ignore[arg-type]
-    return {
-        "rule": type(rule).__name__,
-        "constants": {
-            name: encode(value)
-            if isinstance(value, Rule)
-            else list(value)
-            if isinstance(value, tuple)
-            else value
-            for name, value in constants.items()
-        },
-    }
+
+    def one(value: Any) -> Any:
+        if isinstance(value, Rule):
+            return encode(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    constants = {field.name: one(getattr(rule, field.name)) for field in fields(rule)}
+    return {"rule": type(rule).__name__, "constants": constants}
 
 
 def decode(saved: Mapping[str, Any]) -> Rule:
     """Make a schedule or estimator; a file must not choose which module is imported."""
-    known: dict[str, type[Rule]] = dict(registry())
-    for value in vars(estimate).values():
-        if isinstance(value, type) and issubclass(value, Estimator):
-            known[value.__name__] = value
-    if saved["rule"] not in known:
+
+    def one(value: Any) -> Any:
+        if isinstance(value, dict):
+            return decode(value)
+        return tuple(value) if isinstance(value, list) else value
+
+    known: dict[str, Any] = vars(estimate) | registry()
+    rule = known.get(saved["rule"])
+    if not (isinstance(rule, type) and issubclass(rule, Rule)):
         raise StateError(
             f"the saved optimizer follows {saved['rule']!r}, which is not a registered schedule"
         )
-    return known[saved["rule"]](
-        **{
-            name: decode(value)
-            if isinstance(value, dict)
-            else tuple(value)
-            if isinstance(value, list)
-            else value
-            for name, value in saved["constants"].items()
-        }
-    )
+    return rule(**{name: one(value) for name, value in saved["constants"].items()})

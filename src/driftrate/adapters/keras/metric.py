@@ -8,7 +8,6 @@ import keras
 from array_api_compat import array_namespace
 
 from driftrate.adapters._observe import Space
-from driftrate.errors import ConfigError
 from driftrate.schedules.base import Array
 
 
@@ -18,24 +17,10 @@ def is_adam_like(optimizer: Any) -> bool:
     return isinstance(optimizer, kinds.Adam | kinds.Nadam | kinds.RMSprop | kinds.Lamb)
 
 
-def check_moments(optimizer: Any) -> None:
-    """Refuse an optimizer without second moments."""
-    if not is_adam_like(optimizer):
-        raise ConfigError(
-            f'attach: metric="moments" needs Adam, AdamW, Nadam, RMSprop or Lamb, got'
-            f' {type(optimizer).__name__}: use metric="plain"'
-        )
-
-
 def weights(optimizer: Any, seconds: list[Array], count: Array) -> list[Array]:
-    r"""Return the metric's weights c/(√(v + r) + ε), c = √(1 - β₂^t).
+    r"""Return the metric's weights c/(√(v + r) + ε), c = √(1 - β₂^t); RMSprop has its ε as r.
 
-    The moments are those before the step: they do not know the gradient that is measured.
-
-    Args:
-        optimizer: Adam or one of its kin. RMSprop has its ε under the root, as r.
-        seconds: v of each variable.
-        count: t, how many updates there were.
+    The moments v are those before step t + 1: they do not know the gradient that is measured.
     """
     xp = array_namespace(count)
     rms = isinstance(optimizer, keras.optimizers.RMSprop)
@@ -46,10 +31,8 @@ def weights(optimizer: Any, seconds: list[Array], count: Array) -> list[Array]:
 
 def second_moments(optimizer: Any) -> list[keras.Variable]:
     """Return the variables whose roots divide."""
-    found: list[keras.Variable] = (
-        optimizer._velocity_hats if getattr(optimizer, "amsgrad", False) else optimizer._velocities
-    )
-    return found
+    hats = getattr(optimizer, "amsgrad", False)
+    return list(optimizer._velocity_hats if hats else optimizer._velocities)
 
 
 def space(metric: list[Array] | None = None) -> Space:
@@ -61,8 +44,8 @@ def space(metric: list[Array] | None = None) -> Space:
         pairs = [x * y for x, y in zip(a, b, strict=True)]
         if metric is not None:
             pairs = [product * weight for product, weight in zip(pairs, metric, strict=True)]
-        sums = [xp.sum(product) for product in pairs]
-        return sum(sums[1:], sums[0])
+        first, *rest = (xp.sum(product) for product in pairs)
+        return sum(rest, first)
 
     def minus(a: list[Array], b: list[Array]) -> list[Array]:
         return [x - y for x, y in zip(a, b, strict=True)]

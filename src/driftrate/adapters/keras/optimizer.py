@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -11,24 +11,12 @@ import numpy as np
 from array_api_compat import array_namespace
 from keras import ops
 
-from driftrate.adapters._observe import (
-    TOLD,
-    Fields,
-    Policy,
-    Told,
-    blend,
-    check_stamp,
-    measure,
-    mixed,
-    of_parts,
-    policies,
-    stamp,
-)
-from driftrate.adapters._observe import record as _record
+from driftrate.adapters import _observe
+from driftrate.adapters._observe import TOLD, Fields, Policy
 from driftrate.adapters.keras.config import decode, encode
 from driftrate.adapters.keras.metric import second_moments, space, weights
 from driftrate.errors import ConfigError, SignalError, StateError
-from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, select
+from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, map_state, select
 
 
 @keras.saving.register_keras_serializable(package="driftrate")
@@ -45,15 +33,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         metric: "plain" or "moments", as in `attach`.
         scheduler: A schedule that the rate is multiplied with, or None.
         name: The optimizer's name.
-
-    Example:
-        >>> import keras
-        >>> import driftrate as dr
-        >>> from driftrate.keras import attach
-        >>> optimizer = attach(keras.optimizers.SGD(0.1), dr.ConstantRate(0.5))
-        >>> optimizer.build([keras.Variable([2.0])])
-        >>> optimizer.record["rate"], round(optimizer.record["factor"], 6)
-        (0.5, 5.0)
     """
 
     def __init__(
@@ -75,14 +54,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         self.schedule = schedule
         self.mode = mode
         self.relative = relative
-        if base_rate is None:
-            base_rate = float(inner_optimizer.learning_rate.value)
-        self.base_rate = base_rate
+        came = inner_optimizer.learning_rate.value if base_rate is None else base_rate
+        self.base_rate = float(came)
         self.metric = metric
         self.scheduler = scheduler
         self.batch_size = batch_size
         how = "optimizer.tell({name}=...) before each step"
-        self._told = Told(schedule, batch_size, how=how)
+        self._told = _observe.Told(schedule, batch_size, how=how)
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -104,11 +82,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         return self.inner_optimizer.iterations
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Make the variables of the schedule and of the inner optimizer.
-
-        Args:
-            variables: The trainable variables of the model.
-        """
+        """Make the variables of the schedule and of the inner optimizer, for those of a model."""
         variables = list(variables)
         if not variables:
             raise ConfigError("attach: the optimizer has no variables to train")
@@ -117,52 +91,36 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         # Half precision would round away slow changes of a schedule's state.
         wide = any(variable.dtype == "float64" for variable in variables)
         self._real = "float64" if wide else "float32"
-        reads, told = {*self.schedule.signals}, self._told.usual | self._told.fields
-        self._stamp = self._number("stamp", stamp(self.schedule), "int32")
-        self._state = {
-            path: self._number(
-                path, leaf, "int32" if np.asarray(leaf).dtype.kind == "i" else self._real
-            )
-            for path, leaf in _flat(self.schedule._start())
-        }
+        reads, told = self.schedule.signals, self._told.usual | self._told.fields
+        self._stamp = self._number("stamp", _observe.stamp(self.schedule))
+        self._state = map_state(lambda leaf: self._number("state", leaf), self.schedule._start())
         # What is told holds for the next update; NaN says that nothing was.
         self._next = {
-            field: self._number(f"told_{field}", told.get(field, math.nan), self._real)
-            for field in self.schedule.signals
+            field: self._number(f"told_{field}", float(told.get(field, math.nan)))
+            for field in reads
             if field in TOLD and (field in told or field not in self.schedule.optional)
         }
         self._last: Fields = {
-            field: self._number(f"last_{field}", math.nan, self._real)
+            field: self._number(f"last_{field}", math.nan)
             for field in ("cross", "spread", "shift")
             if field in reads
         }
-        self._length = self._number("step_length", 0.0, self._real)
+        self._length = self._number("step_length", 0.0)
         self._size = float(sum(math.prod(variable.shape) for variable in variables))
-        self._deviations = self._number("deviations", 0.0, self._real)
-        self._trail = [
-            self.add_variable_from_reference(variable, name="trail")
-            for variable in (variables if "trail" in reads else ())
-        ]
-        remembers = self.mode == "sequence" and {"cross", "spread"} & reads
-        self._previous = [
-            self.add_variable_from_reference(variable, name="previous_gradient")
-            for variable in (variables if remembers else ())
-        ]
+        self._deviations = self._number("deviations", 0.0)
+        remembers = self.mode == "sequence" and {"cross", "spread"} & {*reads}
+        self._trail, self._previous = (
+            [self.add_variable_from_reference(one, name=name) for one in variables if kept]
+            for name, kept in (("trail", "trail" in reads), ("previous_gradient", remembers))
+        )
         self.inner_optimizer.build(variables)
         self._set_rate(ops.copy(self._state["rate"].value))
         super().build(variables)
 
     def apply(
-        self,
-        grads: Sequence[Array],
-        trainable_variables: Sequence[keras.Variable] | None = None,
+        self, grads: Sequence[Array], trainable_variables: Sequence[keras.Variable] | None = None
     ) -> None:
-        """Set the rate from the gradients, then let the inner optimizer use both.
-
-        Args:
-            grads: One gradient a variable, None where there is none.
-            trainable_variables: The variables; None for those that the optimizer was built with.
-        """
+        """Set the rate from the gradients, then let the inner optimizer use both."""
         if trainable_variables is None:
             if not self.built:
                 raise StateError("apply: build the optimizer, or pass its variables")
@@ -179,15 +137,11 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             self.inner_optimizer.apply(grads, variables)  # which says that there is no gradient
             return
         updates = self._follow(grads, variables)
-        before = []
-        if "step_length" in self.schedule.signals:
-            before = [ops.copy(variable.value) for variable in variables]
+        walks = variables if "step_length" in self.schedule.signals else []
+        before = [self._wide(ops.copy(variable.value)) for variable in walks]
         self.inner_optimizer.apply(grads, variables)
-        if before:
-            moved = [
-                self._wide(variable.value) - self._wide(old)
-                for variable, old in zip(variables, before, strict=True)
-            ]
+        if walks:
+            moved = space().minus([self._wide(variable.value) for variable in walks], before)
             xp, length = array_namespace(*moved), self._length
             length.assign(xp.where(updates, xp.sqrt(space().dot(moved, moved)), length.value))
 
@@ -251,13 +205,11 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             >>> optimizer.record["rate"]
             0.5
         """
-        share, rest = policies(policy, moments, decay)
+        share, rest = _observe.policies(policy, moments, decay)
         if not self.built:
             return
         if share < 1.0:
-            start = self.schedule._start()
-            for path, leaf in _flat(blend(self._values(), start, share)):
-                self._state[path].assign(leaf)
+            self._assign(_observe.blend(self._values(), self.schedule._start(), share))
         if rest < 1.0:
             self._forget(rest)
 
@@ -271,19 +223,11 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         or estimated. What is unknown is NaN.
         """
         if not self.built:
-            return _record(self.schedule, self.schedule._start(), {})
+            return _observe.record(self.schedule, self.schedule._start(), {})
         rate = float(self.inner_optimizer.learning_rate.value)
-        found = _record(
-            self.schedule,
-            _nested(self._state),
-            self._last,
-            rate,
-            rate / self.base_rate if self.base_rate else None,
-        )
-        return {
-            name: float(value.value if hasattr(value, "value") else value)
-            for name, value in found.items()
-        }
+        factor = rate / self.base_rate if self.base_rate else None
+        found = _observe.record(self.schedule, self._state, self._last, rate, factor)
+        return {name: float(getattr(value, "value", value)) for name, value in found.items()}
 
     def scale_loss(self, loss: Array) -> Array:
         """Return the loss times the inner optimizer's scale."""
@@ -294,69 +238,52 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def load_own_variables(self, store: Mapping[str, Any]) -> None:
-        """Restore all variables, or refuse and leave them as they are.
-
-        Args:
-            store: What `save_own_variables` wrote.
-        """
+        """Restore all variables, or refuse and leave them as they are."""
         if self.built:
-            if len(store.keys()) == len(self.from_config(self.get_config()).variables):
+            count, ours = len(store.keys()), self.variables
+            if count == len(self.from_config(self.get_config()).variables):
                 return  # saved before the first step: there is nothing to restore
-            if len(store.keys()) != len(self.variables):
+            if count != len(ours):
                 raise StateError(
-                    f"the saved optimizer has {len(store.keys())} variables, this one with"
-                    f" {self.schedule.name} has {len(self.variables)}: it is another one"
+                    f"the saved optimizer has {count} variables, this one with"
+                    f" {self.schedule.name} has {len(ours)}: it is another one"
                 )
-            place = next(i for i, v in enumerate(self.variables) if v is self._stamp)
-            theirs = np.asarray(store[str(place)])
-            if theirs.shape != self._stamp.shape:
+            theirs = next(store[str(i)] for i, one in enumerate(ours) if one is self._stamp)
+            if np.shape(theirs) != self._stamp.shape:
                 raise StateError(f"the state is of another schedule than {self.schedule.name}")
-            check_stamp(theirs, self.schedule)
+            _observe.check_stamp(np.asarray(theirs), self.schedule)
         super().load_own_variables(store)
 
     def get_config(self) -> dict[str, Any]:
         """Return what `from_config` makes an equal optimizer of."""
         write = keras.saving.serialize_keras_object
-        return {
-            "name": self.name,
+        plain = ("name", "mode", "batch_size", "relative", "base_rate", "metric")
+        return {name: getattr(self, name) for name in plain} | {
             "inner_optimizer": write(self.inner_optimizer),
             "schedule": encode(self.schedule),
-            "mode": self.mode,
-            "batch_size": self.batch_size,
-            "relative": self.relative,
-            "base_rate": self.base_rate,
-            "metric": self.metric,
-            "scheduler": None if self.scheduler is None else write(self.scheduler),
+            "scheduler": write(self.scheduler),
         }
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
-        """Make an optimizer from what `get_config` returned.
-
-        Args:
-            config: The configuration.
-            custom_objects: Classes by name, for an inner optimizer of the user's own.
-
-        Returns:
-            The optimizer, without variables.
-        """
-        read = {
-            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
+        """Make an optimizer, without variables, from what `get_config` returned."""
+        read = keras.saving.deserialize_keras_object
+        made: dict[str, Any] = {
+            name: read(config[name], custom_objects=custom_objects)
             for name in ("inner_optimizer", "scheduler")
-            if config[name] is not None
         }
-        schedule: Any = decode(config["schedule"])
-        return cls(**{**config, **read, "schedule": schedule})
+        return cls(**config | made | {"schedule": decode(config["schedule"])})
 
-    def _number(self, name: str, value: Any, dtype: str) -> keras.Variable:
+    def _number(self, name: str, value: Any) -> keras.Variable:
         """Add a variable that starts at a value, exactly."""
-        start = np.asarray(value, dtype)
+        start = np.asarray(value)
+        start = start.astype("int32" if start.dtype.kind == "i" else self._real)
         return self.add_variable(
             shape=start.shape,
             initializer=lambda shape, dtype: ops.convert_to_tensor(start, dtype=dtype),
-            dtype=dtype,
+            dtype=start.dtype.name,
             name=name,
         )
 
@@ -365,7 +292,10 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def _values(self) -> State:
         # Copies: torch would change the old state under the new one while it is assigned.
-        return _nested({path: ops.copy(one.value) for path, one in self._state.items()})
+        return map_state(lambda one: ops.copy(one.value), self._state)
+
+    def _assign(self, state: State) -> None:
+        map_state(lambda one, leaf: one.assign(leaf), self._state, state)
 
     def _follow(self, grads: list[Array], variables: list[keras.Variable]) -> Array:
         """Step the schedule and set the rate; return whether this is a real update."""
@@ -376,55 +306,45 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             for grad, variable in zip(grads, variables, strict=True)
             if grad is not None
         }
-        every = [
-            (place, variable)
+        every = {
+            place: variable
             for place, variable in enumerate(self._trainable_variables)
             if not getattr(variable, "overwrite_with_gradient", False)
-        ]
-        places = [place for place, _ in every]
+        }
+
+        def read(memory: list[keras.Variable]) -> list[Array]:
+            return [self._wide(memory[place].value) for place in every] if memory else []
+
         # A missing gradient counts as 0.
         gradient = [
             known[place] if place in known else 0.0 * self._wide(variable.value)
-            for place, variable in every
+            for place, variable in every.items()
         ]
         xp = array_namespace(*gradient)
-        done, count = (
-            self._wide(number)
-            for number in (inner._iterations.value % steps, inner._iterations.value // steps)
-        )
+        done = self._wide(inner._iterations.value % steps)
+        count = self._wide(inner._iterations.value // steps)
         updates = done == steps - 1.0
-        metric = None
-        if self.metric == "moments":
-            moments = second_moments(inner)
-            seconds = [self._wide(moments[place].value) for place in places]
-            metric = weights(inner, seconds, count)
-        products = space(metric)
+        moments = self.metric == "moments"
+        products = space(weights(inner, read(second_moments(inner)), count) if moments else None)
         if steps > 1:
             # The optimizer's own sums: a second set would cost a copy of the gradient.
-            sums = [self._wide(inner._accumulated_gradients[place].value) for place in places]
-            means = [one / xp.where(done > 0.0, done, 1.0) for one in sums]
-            apart = products.minus(gradient, means)
+            sums = read(inner._accumulated_gradients)
+            before = xp.where(done > 0.0, done, 1.0)
+            apart = products.minus(gradient, [one / before for one in sums])
             # Welford's sum of squares; the first part of a batch has nothing to deviate from.
             deviations = self._deviations.value + done / (done + 1.0) * products.dot(apart, apart)
             self._deviations.assign(xp.where(done > 0.0, deviations, 0.0 * deviations))
             gradient = [(grad + one) / steps for grad, one in zip(gradient, sums, strict=True)]
-        kept = {
-            "previous": [self._wide(self._previous[place].value) for place in places]
-            if self._previous
-            else None,
-            "trail": [self._wide(self._trail[place].value) for place in places]
-            if self._trail
-            else None,
-        }
         fields: Fields = {"step_length": ops.copy(self._length.value), "dim": self._size}
-        fields |= measure(products, self.schedule.signals, gradient, **kept)
+        kept = {"previous": read(self._previous) or None, "trail": read(self._trail) or None}
+        fields |= _observe.measure(products, self.schedule.signals, gradient, **kept)
         if self.mode == "accumulation":
             square = products.dot(gradient, gradient)
-            fields |= of_parts(square, ops.copy(self._deviations.value), float(steps))
-        compares = bool(self._previous) or metric is not None
+            fields |= _observe.of_parts(square, ops.copy(self._deviations.value), float(steps))
+        compares = moments or bool(self._previous)
         self._step(fields, updates, updates & (count > 0.0) if compares else updates)
         good = updates & xp.isfinite(space().dot(gradient, gradient))
-        for place, grad in zip(places, gradient, strict=True):
+        for place, grad in zip(every, gradient, strict=True):
             if self._trail:
                 self._keep(self._trail[place], TRAIL, grad, good)
             if self._previous:
@@ -442,13 +362,10 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         old, xp = self._values(), array_namespace(updates)
         fields |= {name: ops.copy(one.value) for name, one in self._next.items()}
         reads = {name: fields[name] for name in self.schedule.signals if name in fields}
-        _, new = self.schedule.update(old, Signal(**reads))
-        state = select(xp, commits, new, old)
-        for path, leaf in _flat(state):
-            self._state[path].assign(leaf)
+        state = select(xp, commits, self.schedule.update(old, Signal(**reads))[1], old)
+        self._assign(state)
         for name, last in self._last.items():
-            nothing = xp.full_like(fields[name], math.nan)
-            value = xp.where(commits, fields[name], nothing)
+            value = xp.where(commits, fields[name], xp.full_like(fields[name], math.nan))
             last.assign(xp.where(updates, value, last.value))
         for name, told in self._next.items():
             usual = xp.full_like(fields[name], self._told.usual.get(name, math.nan))
@@ -473,27 +390,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             others += getattr(inner, name, [])
         for variable, first in zip(inner.variables, twin.variables, strict=True):
             if not any(variable is one for one in others):
-                variable.assign(mixed(variable.value, first.value, share))
+                variable.assign(_observe.mixed(variable.value, first.value, share))
         if share == 0.0:
             inner._iterations.assign(0)
-
-
-def _flat(state: State, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Walk over the leaves of a nested state, as `inner.rate`."""
-    for key, leaf in state.items():
-        if isinstance(leaf, dict):
-            yield from _flat(leaf, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", leaf
-
-
-def _nested(leaves: dict[str, Any]) -> State:
-    """Undo `_flat`."""
-    state: State = {}
-    for path, leaf in leaves.items():
-        *above, key = path.split(".")
-        node = state
-        for name in above:
-            node = node.setdefault(name, {})
-        node[key] = leaf
-    return state

@@ -32,53 +32,40 @@ def attach(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Let a schedule set the rate of an optimizer, at each of its updates.
 
-    A schedule's rate is either the learning rate, whatever that of the optimizer was:
-    `optax.sgd(0.1)` and `optax.sgd(1.0)` take the same steps; or a factor on the optimizer's own
-    (`relative`). Transformations hide their rate. That of `optax.inject_hyperparams` is read; else
-    a few updates of six numbers show that of SGD, momentum, RMSprop, Adam and the like, also
-    behind clipping. Where the rate stays hidden, a factor works, and a rate is refused with what
-    to write instead.
-
     The schedule sees the raw gradient, before the optimizer preconditions or clips it, and its
-    rate scales the very update that this gradient led to. The rate is strong float32 (float64 for
-    float64 parameters) and multiplies in that precision; updates keep their type, complex ones
-    too, where ⟨a, b⟩ = Re Σ conj(a_i) b_i. A missing gradient (None, or float0 of whole numbers)
-    counts as 0 and stays as it is.
-
-    By mode, `cross` and `spread` come from
+    rate scales the very update that this gradient led to. `cross` and `spread` come, by mode, from
 
     - "sequence": the gradients g_{t-1} and g_t of two successive updates, whose noises are
-      independent: cross = ⟨g_t, g_{t-1}⟩, spread = ‖g_t - g_{t-1}‖²/2, the noise of one gradient.
-      Nothing to do. Keeps a copy of the last gradient. The first update has none to compare with
-      and takes the rate that the schedule starts from.
+      independent: cross = ⟨g_t, g_{t-1}⟩, spread = ‖g_t - g_{t-1}‖²/2. Keeps the last gradient. The
+      first update has none to compare with and takes the rate that the schedule starts from.
     - "parts": `update(mean, state, params, parts=gradients)`, the gradients of k micro-batches of
       equal size stacked on a first axis; see `from_parts` and `split_value_and_grad`.
     - "given": `update(..., signal=dr.Signal(...))`.
 
-    In every mode `grad_sq`, `trail`, `dim` and `step_length` (the norm of the last update) are
-    measured where the schedule reads them, and fields given in `signal=` stand before measured
-    ones. For accumulation put `optax.MultiSteps` around the result: it then steps on real updates
-    alone.
+    In every mode `grad_sq`, `trail`, `dim` and `step_length` are measured where the schedule reads
+    them, and fields given in `signal=` stand before measured ones. Rates and products are float32
+    (float64 for float64 parameters), ⟨a, b⟩ = Re Σ conj(a_i) b_i; updates keep their type. A
+    missing gradient (None, or float0 of whole numbers) counts as 0. For accumulation put
+    `optax.MultiSteps` around the result.
 
     Args:
         optimizer: Any gradient transformation that ends in a descent direction.
         schedule: Any schedule of driftrate. What it reads and no mode can measure (`shift`, `loss`,
             `loss_shift`) is told in `signal=`, at each update.
-        mode: Where the signal comes from; by default "sequence" for schedules that read `cross` or
-            `spread` or `trail`, else "given". Without parts, in "sequence", `MeasuredRate` reads
-            `grad_sq` and `trail` alone, and a trail is kept instead of the last gradient.
+        mode: By default "sequence" for schedules that read `cross`, `spread` or `trail`, else
+            "given". In "sequence" `MeasuredRate` reads `grad_sq` and `trail`; then the trail is
+            kept, not the last gradient.
         batch_size: B, for schedules that read it; `signal=` overrides it.
-        relative: Whether the schedule's rate is a factor on the optimizer's own; one with
-            `max_rate=None` then gets 1, `MeasuredRate` `relative=True`, which lowers a rate that is
-            too high. None: True for schedules with no `max_rate` that measure products of
-            gradients under an optimizer other than plain SGD, whose steps are not rate times
-            gradient; else False. So `MeasuredRate()` measures the curvature under plain SGD,
-            whatever its rate is, and multiplies the rate of Adam by the measured factor, 0 to 1.
-        metric: In which metric gradients are multiplied and squared. "plain": Σ a_i b_i.
-            "moments": Σ a_i b_i c/(√v_i + ε), c = √(1 - β₂^t), with Adam's v of the update before:
-            the metric that such an optimizer steps in. Its first update has no moments and takes
-            the rate that the schedule starts from. None: "moments" for Adam, RMSprop and the like
-            where the mode measures products, else "plain".
+        relative: Whether the schedule's rate is a factor on the optimizer's own, and not the
+            learning rate itself; one with `max_rate=None` then gets 1. None: True for schedules
+            with no `max_rate` that measure products of gradients under an optimizer other than
+            plain SGD. The optimizer's own rate is read from `optax.inject_hyperparams`, else
+            measured on six numbers (SGD, momentum, RMSprop, Adam and the like, also behind
+            clipping); where it stays hidden, only a factor works.
+        metric: In which metric gradients are multiplied. "plain": Σ a_i b_i. "moments": Σ a_i b_i
+            c/(√v_i + ε), c = √(1 - β₂^t), with Adam's v of the update before; the first update has
+            none and takes the rate that the schedule starts from. None: "moments" for Adam, RMSprop
+            and the like where the mode measures products.
         scheduler: What to do with a schedule of the optimizer's own (`optax.sgd(schedule)`):
             "refuse", or "multiply" both rates.
 
@@ -108,13 +95,28 @@ def attach(
     if scheduler not in ("refuse", "multiply"):
         raise ConfigError(f'attach: scheduler must be "refuse" or "multiply", got {scheduler!r}')
     check_schedule(schedule)
+    check_batch_size(batch_size)
     own = inspect(optimizer)
     if own.scheduled and scheduler == "refuse":
         raise ConfigError(
             "attach: the optimizer has a learning rate schedule of its own: give it a number, or"
             ' attach(..., scheduler="multiply") for the product of both'
         )
-    return _attached(optimizer, schedule, own, mode, batch_size, relative, metric)
+    loop = settle(schedule, own.base, modes=_MODES, mode=mode, relative=relative)
+    if not loop.relative and own.base.rate is None:
+        raise ConfigError(
+            f"attach: {schedule.name} sets the learning rate, and the optimizer hides its own:"
+            " write optax.inject_hyperparams(optax.lion)(learning_rate=...), or relative=True for"
+            " a factor on it"
+        )
+    if metric == "moments" and own.moments is None:
+        raise ConfigError(
+            'attach: metric="moments" needs an optimizer with the second moments of Adam or'
+            ' RMSprop: use metric="plain"'
+        )
+    if metric == "plain" or (metric is None and loop.mode == "given"):
+        own = own._replace(moments=None)
+    return Rate(optimizer, loop, own, batch_size).transformation()
 
 
 def scale_by_rate(
@@ -130,9 +132,9 @@ def scale_by_rate(
     the schedule is to see gradients, use `attach`, or give `signal=` or `parts=`.
 
     Args:
-        schedule: Any schedule of driftrate.
-        mode: Where the signal comes from, as in `attach`.
-        batch_size: B, for schedules that read it.
+        schedule: As in `attach`.
+        mode: As in `attach`.
+        batch_size: As in `attach`.
         flip_sign: Whether to descend, as in `optax.scale_by_learning_rate`.
 
     Returns:
@@ -147,35 +149,8 @@ def scale_by_rate(
         >>> print(updates)
         [-0.5]
     """
-    sign = optax.scale(-1.0) if flip_sign else optax.identity()
-    own = Own(Base(plain=True, rate=1.0))
-    return _attached(sign, schedule, own, mode, batch_size, False, None)
-
-
-def _attached(
-    optimizer: optax.GradientTransformation,
-    schedule: Schedule,
-    own: Own,
-    mode: str | None,
-    batch_size: float | None,
-    relative: bool | None,
-    metric: str | None,
-) -> optax.GradientTransformationExtraArgs:
-    """Put a rate around an optimizer of which it is known what it hides."""
     check_batch_size(batch_size)
-    loop = settle(schedule, own.base, modes=_MODES, mode=mode, relative=relative)
-    if not loop.relative and own.base.rate is None:
-        raise ConfigError(
-            f"attach: {schedule.name} sets the learning rate, and the optimizer hides its own:"
-            " write optax.inject_hyperparams(optax.lion)(learning_rate=...), or relative=True for"
-            " a factor on it"
-        )
-    if metric == "moments" and own.moments is None:
-        raise ConfigError(
-            'attach: metric="moments" needs an optimizer with the second moments of Adam or'
-            ' RMSprop: use metric="plain"'
-        )
-    if metric == "plain" or (metric is None and loop.mode == "given"):
-        own = own._replace(moments=None)
-    rate = Rate(optax.with_extra_args_support(optimizer), loop, own, batch_size)
-    return optax.GradientTransformationExtraArgs(rate.init, rate.update)
+    own = Own(Base(plain=True, rate=1.0))
+    loop = settle(schedule, own.base, modes=_MODES, mode=mode, relative=False)
+    sign = optax.scale(-1.0) if flip_sign else optax.identity()
+    return Rate(sign, loop, own, batch_size).transformation()

@@ -101,7 +101,7 @@ def split_value_and_grad(
         like = jnp.zeros((), jnp.promote_types(jnp.float32, value.dtype))
         metric = space(like)
         # The running mean is kept in full precision: half would lose what the later parts add.
-        mean = jax.tree.map(lambda g: g.astype(jnp.promote_types(g.dtype, like.dtype)), first)
+        mean = jax.tree.map(lambda g: wide(g, like), first)
 
         def add(carry: Any, item: Any) -> tuple[Any, None]:
             mean, value, deviations, count = carry
@@ -114,11 +114,12 @@ def split_value_and_grad(
             return (mean, value + (loss - value) / count, deviations, count), None
 
         start = (mean, value.astype(like.dtype), like, like + 1.0)
-        rest = jax.tree.map(lambda x: x[1:], cut)
-        (mean, value, deviations, _), _ = jax.lax.scan(add, start, rest)
+        (mean, value, deviations, _), _ = jax.lax.scan(
+            add, start, jax.tree.map(lambda x: x[1:], cut)
+        )
         square = metric.dot(numbers(mean), numbers(mean))
-        fields = of_parts(square, deviations, float(parts))
-        signal = Signal(batch_size=size, loss=value, grad_sq=square, **fields)
+        fields = {"grad_sq": square} | of_parts(square, deviations, float(parts))
+        signal = Signal(batch_size=size, loss=value, **fields)
         return (value, signal), jax.tree.map(lambda m, g: m.astype(g.dtype), mean, first)
 
     return measured

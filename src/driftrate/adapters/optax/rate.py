@@ -7,27 +7,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from driftrate.adapters._observe import TOLD, Fields, Loop, Told, measure
+from driftrate.adapters._observe import Fields, Loop, Told, measure
 from driftrate.adapters._observe import record as _record
+from driftrate.adapters.optax import trees
 from driftrate.adapters.optax.own import Own, check_inner, check_moments, injected, weights
 from driftrate.adapters.optax.parts import compared
 from driftrate.adapters.optax.state import RateState, check_state, stamped
-from driftrate.adapters.optax.trees import (
-    Leaves,
-    Tree,
-    lengthened,
-    numbers,
-    real_type,
-    replaced,
-    scaled,
-    space,
-    still,
-)
+from driftrate.adapters.optax.trees import Leaves, Tree, numbers
 from driftrate.errors import ConfigError, MissingSignal, SignalError
-from driftrate.schedules.base import Array, Schedule, Signal, State, select
+from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, select
 
 _GIVEN = "update(..., signal=dr.Signal({name}=...))"
+
+
+def given(signal: Signal | None) -> Fields:
+    """Return the fields that a signal has."""
+    fields = {} if signal is None else signal._asdict()
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def require(schedule: Schedule, fields: Fields, mode: str | None) -> Signal:
@@ -43,30 +41,27 @@ def require(schedule: Schedule, fields: Fields, mode: str | None) -> Signal:
 
 
 class Rate:
-    """The two functions of an attached transformation; it holds settings alone, no state.
-
-    Args:
-        inner: The optimizer, which takes extra arguments.
-        loop: What attaching settled.
-        own: What is known of the optimizer; its moments make the metric.
-        batch_size: B where an update is not told it.
-    """
+    """The two functions of an attached transformation; it holds settings alone, no state."""
 
     def __init__(self, inner: Any, loop: Loop, own: Own, batch_size: float | None) -> None:
-        self.inner = inner
+        self.inner = optax.with_extra_args_support(inner)
         self.schedule, self.mode, self.relative = loop
         self.own = own
-        self.batch_size = batch_size
+        self.told = Told(self.schedule, batch_size, how=_GIVEN)
         self.reads = {*self.schedule.signals}
         self.remembers = self.mode == "sequence" and bool({"cross", "spread"} & self.reads)
         self.trails = "trail" in self.reads
+
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        """Return both functions as Optax takes them."""
+        return optax.GradientTransformationExtraArgs(self.init, self.update)
 
     def init(self, params: Tree) -> RateState:
         """Return the state before the first update."""
         leaves = numbers(params)
         if all(leaf is None for leaf in leaves):
             raise ConfigError("attach: the optimizer has no parameters")
-        zero = jnp.zeros((), real_type(leaves))
+        zero = jnp.zeros((), trees.real_type(leaves))
         start, below = self.schedule.init(like=zero), self.inner.init(params)
         check_inner(below)
         if self.own.moments is not None:
@@ -80,46 +75,36 @@ class Rate:
             step_length=zero,
             seen=jnp.zeros((), bool),
             previous=jax.tree.map(jnp.zeros_like, params) if self.remembers else (),
-            trail=still(params) if self.trails else (),
+            trail=trees.still(params) if self.trails else (),
             inner=below,
         )
 
     def update(
-        self,
-        updates: Tree,
-        state: RateState,
-        params: Tree = None,
-        *,
-        signal: Signal | None = None,
-        parts: Tree = None,
-        **extra: Any,
+        self, updates: Tree, state: RateState, params: Tree = None, **extra: Any
     ) -> tuple[Tree, RateState]:
-        """Return the scaled updates and the next state."""
+        """Return the scaled updates and the next state; `signal` and `parts` may be given."""
         check_state(self.schedule, state, RateState)
+        signal, parts = extra.get("signal"), extra.get("parts")
         if parts is not None and self.mode != "parts":
             raise SignalError(
                 f"attach: parts= was given in mode {self.mode!r}: attach(..., mode='parts')"
             )
         gradient, last = numbers(updates), state.schedule["rate"]
         fields, ready = self._observed(state, gradient, signal, parts)
-        rate, after = self.schedule.update(
-            state.schedule, require(self.schedule, fields, self.mode)
-        )
-        rate = jnp.where(ready, rate, last)
+        whole = require(self.schedule, fields, self.mode)
+        rate, after = self.schedule.update(state.schedule, whole)
         after = select(jnp, ready, after, state.schedule)
-        out, below = self.inner.update(
-            updates, state.inner, params, signal=signal, parts=parts, **extra
-        )
-        factor, known = self._applied(rate, below)
-        out = scaled(out, factor)
-        plain, moved = space(last), numbers(out)
+        out, below = self.inner.update(updates, state.inner, params, **extra)
+        factor, known = self._applied(jnp.where(ready, rate, last), below)
+        out = trees.scaled(out, factor)
+        plain, moved = trees.space(last), numbers(out)
         previous, trail = state.previous, state.trail
         if self.remembers:
-            previous = replaced(lambda h, g: g.astype(h.dtype), previous, gradient, jnp.zeros_like)
+            previous = trees.replaced(lambda _, g: g, previous, gradient)
         if self.trails:
-            trail = lengthened(trail, gradient, jnp.isfinite(plain.dot(gradient, gradient)))
-        return out, RateState(
-            stamp=state.stamp,
+            good = jnp.isfinite(plain.dot(gradient, gradient))
+            trail = trees.replaced(lambda h, g: jnp.where(good, TRAIL * h + g, h), trail, gradient)
+        return out, state._replace(
             schedule=after,
             record=self._noted(after, fields, known),
             known=ready,
@@ -138,47 +123,38 @@ class Rate:
         metric, ready = None, jnp.ones((), bool)
         if self.own.moments is not None:
             metric, ready = weights(self.own.moments, state.inner, like)
+        previous = trail = None
         if self.remembers:
-            ready = ready & state.seen
-        products = space(like, metric)
+            previous, ready = numbers(state.previous), ready & state.seen
+        if self.trails:
+            trail = numbers(state.trail)
+        products = trees.space(like, metric)
         size = sum(leaf.size for leaf in gradient if leaf is not None)
         fields: Fields = {"step_length": state.step_length, "dim": size}
-        fields |= measure(
-            products,
-            self.reads,
-            gradient,
-            previous=numbers(state.previous) if self.remembers else None,
-            trail=numbers(state.trail) if self.trails else None,
-        )
+        fields |= measure(products, self.reads, gradient, previous=previous, trail=trail)
         if parts is not None:
             fields |= compared(parts, products, like)
-        given = {} if signal is None else signal._asdict()
-        given = {name: value for name, value in given.items() if value is not None}
-        told = Told(self.schedule, self.batch_size, how=_GIVEN)
-        told.fields = {name: given[name] for name in TOLD if name in given}
-        return fields | told.take() | given, ready
+        fields |= self.told.usual | given(signal)
+        self.told.require(fields)
+        return fields, ready
 
     def _applied(self, rate: Array, inner: Tree) -> tuple[Array, dict[str, Any]]:
-        """Return what the optimizer's updates are multiplied by, and what that makes of its rate.
-
-        Args:
-            rate: The schedule's.
-            inner: The optimizer's state, which may show its own rate.
-        """
-        came, shown = self.own.base.rate, injected(inner)
-        now: Any = came if shown is None else jnp.asarray(shown, rate.dtype)
+        """Return what updates are multiplied by, and `rate` and `factor` of the record."""
+        came, shown, scheduled = self.own.base.rate, injected(inner), self.own.scheduled
+        now: Any = None if scheduled else came  # the optimizer's own rate at this update
+        if shown is not None:
+            now = jnp.asarray(shown, rate.dtype)
+        factor = rate
+        if not self.relative:
+            base = now if shown is None else jnp.where(now == 0.0, 1.0, now)
+            factor = rate / (came if scheduled else base)
         used: Any = rate
-        if self.own.scheduled:
-            factor = rate if self.relative else rate / came
-            used = None if shown is None else factor * now
-        elif self.relative:
-            factor, used = rate, None if now is None else rate * now
-        else:
-            factor = rate / (now if shown is None else jnp.where(now == 0.0, 1.0, now))
+        if self.relative or scheduled:
+            used = None if now is None else factor * now
+        share = factor if self.relative and not scheduled else None
         if used is not None and came is not None:
-            return factor, {"rate": used, "factor": used / came}
-        whole = self.relative and not self.own.scheduled
-        return factor, {"rate": used, "factor": factor if whole else None}
+            share = used / came
+        return factor, {"rate": used, "factor": share}
 
     def _noted(self, state: State, fields: Fields, known: dict[str, Any]) -> dict[str, Array]:
         """Return what can be known of an update; `record` adds NaN for the rest."""

@@ -11,44 +11,27 @@ import numpy as np
 
 from driftrate.adapters._observe import KEYS, Policy, blend, mixed, policies, stamp
 from driftrate.adapters._observe import check_version as _check_version
-from driftrate.adapters.optax.trees import Tree, nodes
+from driftrate.adapters.optax.trees import Tree, inexact, nodes
 from driftrate.errors import StateError
 from driftrate.schedules.base import Array, Schedule, State
 
 
 class RateState(NamedTuple):
-    """The state of `attach` and `scale_by_rate`: arrays alone, so that anything saves it.
+    """The state of `attach` and `scale_by_rate`: arrays alone, so that anything saves it."""
 
-    Args:
-        stamp: The version of this record and a mark of the schedule's name, for `load`.
-        schedule: The schedule's own state.
-        record: What the last update said, as far as it can be known; `record` reads it.
-        known: Whether the last update measured something.
-        step_length: The length of the last update.
-        seen: Whether there was an update before.
-        previous: The last gradient where the mode is "sequence" and the schedule needs it, or ().
-        trail: The trail of past gradients where the schedule needs it, or ().
-        inner: The state of the wrapped optimizer.
-    """
-
-    stamp: Array
-    schedule: State
-    record: dict[str, Array]
-    known: Array
-    step_length: Array
-    seen: Array
-    previous: Tree
-    trail: Tree
-    inner: Tree
+    stamp: Array  # the version of this record and a mark of the schedule's name, for `load`
+    schedule: State  # the schedule's own
+    record: dict[str, Array]  # what the last update said, as far as it can be known
+    known: Array  # whether the last update measured something
+    step_length: Array  # of the last update
+    seen: Array  # whether there was an update before
+    previous: Tree  # the last gradient where it is compared with, or ()
+    trail: Tree  # of past gradients where the schedule reads it, or ()
+    inner: Tree  # the state of the wrapped optimizer
 
 
 class StatefulRateState(NamedTuple):
-    """The state of `StatefulRate`.
-
-    Args:
-        stamp: The version of this record and a mark of the schedule's name, for `load`.
-        schedule: The schedule's own state.
-    """
+    """The state of `StatefulRate`; as the first fields of `RateState`."""
 
     stamp: Array
     schedule: State
@@ -83,14 +66,6 @@ def record(state: Tree) -> dict[str, Array]:
         came with; `signal`: the measured squared gradient (`cross`); `noise`: the measured noise
         of the gradient (`spread`); `shift`: the shift that was given or estimated. What is unknown
         is NaN. Arrays, not read back.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> import driftrate as dr
-        >>> from driftrate.optax import scale_by_rate
-        >>> transformation = scale_by_rate(dr.ConstantRate(0.5))
-        >>> print(record(transformation.init(jnp.ones(2)))["rate"])
-        0.5
     """
     found = nodes(state, RateState)
     if len(found) != 1:
@@ -145,8 +120,7 @@ def notify_shift(
     share, rest = policies(policy, moments, decay)
 
     def moment(old: Array, first: Array) -> Array:
-        counts = not jnp.issubdtype(jnp.result_type(old), jnp.inexact)
-        return old if counts and rest > 0.0 else mixed(old, first, rest)
+        return mixed(old, first, rest) if inexact(old) or rest == 0.0 else old
 
     def node(old: Any, first: Any) -> Any:
         if not isinstance(old, STATES):
@@ -196,28 +170,23 @@ def load(saved: Tree, like: Tree) -> Tree:
         restored.append(jnp.asarray(array))
     state = jax.tree.unflatten(structure, restored)
     for old, new in zip(nodes(state, *STATES), nodes(like, *STATES), strict=True):
-        theirs, ours = np.asarray(old.stamp), np.asarray(new.stamp)
-        for version in np.unique(theirs[..., 0]):
+        for version in np.unique(old.stamp[..., 0]):
             _check_version(int(version))
-        if np.any(theirs != ours):
+        if np.any(old.stamp != new.stamp):
             raise StateError("load: the state is of another schedule than that of `like`")
     return state
 
 
 def _arranged(saved: Tree, places: list[Any]) -> list[Any]:
     """Return the leaves of a saved tree in the order of `like`, matched by their paths."""
-    found = jax.tree.flatten_with_path(saved)[0]
-    leaves = [leaf for _, leaf in found]
-    if isinstance(saved, list | tuple) and len(saved) == len(leaves) == len(places):
-        return leaves  # the list of leaves
-    if len(found) == len(places):
-        if all(_same(ours, theirs) for (ours, _), (theirs, _) in zip(places, found, strict=True)):
-            return leaves
-        # Dictionaries in the place of records come in another order.
-        named = {tuple(map(_name, path)): leaf for path, leaf in found}
-        names = [tuple(map(_name, path)) for path, _ in places]
-        if named.keys() == {*names}:
-            return [named[name] for name in names]
+    found = [(_names(path), leaf) for path, leaf in jax.tree.flatten_with_path(saved)[0]]
+    ours = [_names(path) for path, _ in places]
+    leaves, named = [leaf for _, leaf in found], dict(found)
+    if named.keys() == {*ours}:
+        return [named[names] for names in ours]  # by name: dictionaries have another order
+    flat = isinstance(saved, list | tuple) and len(saved) == len(leaves)
+    if len(ours) == len(found) and (flat or all(map(_same, ours, named))):
+        return leaves
     raise StateError(
         f"load: the saved state has {len(leaves)} arrays in another structure than the"
         f" {len(places)} of `like`: it is of another optimizer or schedule, or was restored without"
@@ -225,17 +194,12 @@ def _arranged(saved: Tree, places: list[Any]) -> list[Any]:
     )
 
 
-def _same(ours: Any, theirs: Any) -> bool:
+def _names(path: Any) -> tuple[str, ...]:
+    kinds = ("name", "key", "idx")
+    return tuple(str(getattr(key, k)) for key in path for k in kinds if hasattr(key, k))
+
+
+def _same(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
     """Whether two paths lead to the same place; records may have become lists."""
-    return len(ours) == len(theirs) and all(
-        _name(a) == _name(b)
-        or (isinstance(a, jax.tree_util.GetAttrKey) and isinstance(b, jax.tree_util.SequenceKey))
-        for a, b in zip(ours, theirs, strict=True)
-    )
-
-
-def _name(key: Any) -> str:
-    for name in ("name", "key", "idx"):
-        if hasattr(key, name):
-            return str(getattr(key, name))
-    return str(key)
+    same = (a == b or (b.isdigit() and not a.isdigit()) for a, b in zip(ours, theirs, strict=False))
+    return len(ours) == len(theirs) and all(same)

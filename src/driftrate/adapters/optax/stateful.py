@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from driftrate.adapters._observe import check_schedule
 from driftrate.adapters.optax.parts import from_parts
-from driftrate.adapters.optax.rate import require
+from driftrate.adapters.optax.rate import given, require
 from driftrate.adapters.optax.state import StatefulRateState, check_state, stamped
-from driftrate.schedules.base import Array, Schedule, Signal
+from driftrate.schedules.base import Array, Schedule
 
 
 @dataclass(frozen=True)
@@ -51,39 +51,21 @@ class StatefulRate:
         return StatefulRateState(stamped(self.schedule), self.schedule.init(like=like))
 
     def update(self, state: StatefulRateState, **extra: Any) -> StatefulRateState:
-        """Return the next state.
-
-        Args:
-            state: The present one.
-            extra: `signal` or `parts`; others are not looked at.
-
-        Returns:
-            The state after the step.
-        """
+        """Return the state after a step; of the extra arguments `signal` and `parts` are read."""
         return self._step(state, extra)[1]
 
     def __call__(self, state: StatefulRateState, **extra: Any) -> Array:
-        """Return the rate of this step.
-
-        Args:
-            state: The present state.
-            extra: `signal` or `parts`; without them, as Optax asks at the start, the last rate.
-
-        Returns:
-            η, of `dtype`.
-        """
+        """Return the rate of this step; without `signal` or `parts`, as at the start, the last."""
         check_state(self.schedule, state, StatefulRateState)
         if self.schedule.signals and not extra.keys() & {"signal", "parts"}:
             return state.schedule["rate"]
         return self._step(state, extra)[0]
 
-    def _step(
-        self, state: StatefulRateState, extra: dict[str, Any]
-    ) -> tuple[Array, StatefulRateState]:
+    def _step(self, state: Any, extra: dict[str, Any]) -> tuple[Array, StatefulRateState]:
         check_state(self.schedule, state, StatefulRateState)
-        given, parts = extra.get("signal") or Signal(), extra.get("parts")
-        fields = {} if parts is None else from_parts(parts)[1]._asdict()
-        fields |= {name: value for name, value in given._asdict().items() if value is not None}
-        whole = require(self.schedule, fields, "given" if parts is None else "parts")
+        parts = extra.get("parts")
+        fields = {} if parts is None else given(from_parts(parts)[1])
+        mode = "given" if parts is None else "parts"
+        whole = require(self.schedule, fields | given(extra.get("signal")), mode)
         rate, after = self.schedule.update(state.schedule, whole)
         return rate, StatefulRateState(state.stamp, after)

@@ -9,10 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from driftrate.adapters._observe import Space
-from driftrate.schedules.base import TRAIL, Array
+from driftrate.schedules.base import Array
 
 Tree = Any
 Leaves = list[Any]  # of arrays; None where there is no gradient, which counts as 0
+
+
+def inexact(leaf: Any) -> bool:
+    """Whether a leaf holds real or complex numbers."""
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
 
 
 def numbers(tree: Tree) -> Leaves:
@@ -21,10 +26,7 @@ def numbers(tree: Tree) -> Leaves:
     Whole numbers have gradients of type float0, which nothing can be computed with.
     """
     leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: leaf is None)
-    return [
-        leaf if leaf is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) else None
-        for leaf in leaves
-    ]
+    return [leaf if leaf is not None and inexact(leaf) else None for leaf in leaves]
 
 
 def real_type(leaves: Leaves) -> Any:
@@ -34,11 +36,9 @@ def real_type(leaves: Leaves) -> Any:
 
 
 def space(like: Array, weights: Leaves | None = None) -> Space:
-    r"""Return how gradients are multiplied: ⟨a, b⟩ = Re Σ_i conj(a_i) b_i w_i.
+    r"""Return how gradients are multiplied: ⟨a, b⟩ = Re Σ_i conj(a_i) b_i w_i, w = 1 by default.
 
-    Args:
-        like: A scalar whose precision products take.
-        weights: w, the metric; None for the plain one.
+    Products have the precision of the scalar `like`.
     """
 
     def dot(a: Leaves, b: Leaves) -> Array:
@@ -67,39 +67,23 @@ def still(params: Tree) -> Tree:
 
     def one(leaf: Array) -> Array:
         kind = jnp.result_type(leaf)
-        if jnp.issubdtype(kind, jnp.inexact):
-            kind = jnp.promote_types(kind, jnp.bfloat16)
-        return jnp.zeros_like(leaf, dtype=kind)
+        return jnp.zeros_like(
+            leaf, dtype=jnp.promote_types(kind, jnp.bfloat16) if inexact(leaf) else kind
+        )
 
     return jax.tree.map(one, params)
 
 
-def lengthened(trail: Tree, gradient: Leaves, good: Array) -> Tree:
-    """Return 0.9 h + g; where the gradient is not `good`, the trail as it was."""
+def replaced(function: Callable[[Any, Any], Any], tree: Tree, gradient: Leaves) -> Tree:
+    """Return a tree of the parameters' structure, its arrays functions of themselves and gradients.
 
-    def one(h: Array, g: Array) -> Array:
-        return jnp.where(good, TRAIL * h + g.astype(h.dtype), h)
-
-    return replaced(one, trail, gradient, lambda h: jnp.where(good, TRAIL * h, h))
-
-
-def replaced(
-    function: Callable[[Any, Any], Any],
-    tree: Tree,
-    gradient: Leaves,
-    missing: Callable[[Any], Any],
-) -> Tree:
-    """Return a tree whose arrays are functions of themselves and of their gradients.
-
-    Args:
-        function: Of an array and its gradient.
-        tree: A tree of the parameters' structure.
-        gradient: What `numbers` returned of the gradient.
-        missing: Of an array that has no gradient.
+    The gradients are what `numbers` returned, and come in the precision of the arrays.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: leaf is None)
     some = [
-        leaf if known is None else missing(leaf) if g is None else function(leaf, g)
+        leaf
+        if known is None
+        else function(leaf, jnp.zeros_like(leaf) if g is None else g.astype(leaf.dtype))
         for leaf, known, g in zip(leaves, numbers(tree), gradient, strict=True)
     ]
     return jax.tree.unflatten(structure, some)
@@ -109,17 +93,20 @@ def scaled(updates: Tree, factor: Array) -> Tree:
     """Return the updates times a factor, multiplied in its precision, of their own type."""
 
     def one(update: Any) -> Any:
-        if not jnp.issubdtype(jnp.result_type(update), jnp.inexact):
+        if not inexact(update):
             return update
         return (factor * wide(update, factor)).astype(update.dtype)
 
     return jax.tree.map(one, updates)
 
 
-def nodes(tree: Tree, *kinds: type) -> list[Any]:
-    """Find the records of the given kinds, in a chain or in a wrapper's state."""
-    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds))
-    return [node for node in found if isinstance(node, kinds)]
+def nodes(tree: Tree, *kinds: type | str) -> list[Any]:
+    """Find the records of the given classes in a tree; by name those that Optax does not show."""
+
+    def found(node: Any) -> bool:
+        return type(node) in kinds or type(node).__name__ in kinds
+
+    return [node for node in jax.tree.leaves(tree, is_leaf=found) if found(node)]
 
 
 def wide(leaf: Array, like: Array) -> Array:
