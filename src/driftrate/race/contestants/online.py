@@ -62,11 +62,12 @@ class _Stream:
         self.task, self.outputs = setup.model.task, setup.model.outputs
         self.rate: float | None = lr
         # The batch has a column of ones where the model has a bias.
-        self.model: Any = {
+        kinds: dict[str, Any] = {
             "regression": partial(linear_model.LinearRegression, intercept_lr=0.0),
             "binary": partial(linear_model.LogisticRegression, intercept_lr=0.0),
             "classes": linear_model.SoftmaxRegression,
-        }[self.task](optim.SGD(lr))
+        }
+        self.model = kinds[self.task](optim.SGD(lr))
 
     def step(self, x: Floats, y: Labels) -> Floats:
         rows = [dict(enumerate(row)) for row in x.tolist()]
