@@ -78,12 +78,14 @@ def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[.
     def parameter(one: Field[Any]) -> Parameter:
         kind, default, text = kinds[one.name], one.default, texts.get(one.name)
         flags = [one.metadata["flag"]] if "flag" in one.metadata else []
-        note = Annotated[kind, typer.Option(*flags, help=text)]
+        info: Any = typer.Option(*flags, help=text)
         if default is MISSING:
-            note, default = Annotated[list[str], typer.Argument(help=text)], Parameter.empty
+            kind, default, info = list[str], Parameter.empty, typer.Argument(help=text)
         elif one.name in lists:
-            note, default = Annotated[str, typer.Option(*flags, help=text)], ""
-        return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=note)
+            kind, default = str, ""
+        return Parameter(
+            one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+        )
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def draw(tables: Tables) -> Picture:
         key, error, step, rate = style.columns(tables[name], field, "error", "step", "rate")
         colours = style.ramp(len(values))[:: 1 if field == "jump" else -1]
         for value, colour in zip(values, colours, strict=True):
-            looks = {"label": f"{symbol} = {value:g}"}, {"linestyle": (0, (1, 1.2))}
+            looks: Any = {"label": f"{symbol} = {value:g}"}, {"linestyle": (0, (1, 1.2))}
             for first, look in zip(ERRORS, looks, strict=True):
                 rows = (key == value) & (error == first)
                 axes.plot(step[rows], rate[rows], color=colour, **look)

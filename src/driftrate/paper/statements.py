@@ -123,8 +123,9 @@ def _guides(seeds: int) -> pa.Table:
         for guide, run in zip(GUIDES, runs, strict=True):
             capped = (run.rates[:, 100:] >= 0.999 * cap).mean(axis=1)
             rows.append(([name], [guide], capped, run.total))
-    path, guide, capped, total = (np.array(column) for column in zip(*rows, strict=True))
-    return table(path=path, guide=guide, seed=np.arange(seeds), capped=capped, regret=total)
+    names = ("path", "guide", "capped", "regret")
+    columns = dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
+    return table(seed=np.arange(seeds), **columns)
 
 
 def pieces(context: Context) -> list[Piece]:

@@ -83,7 +83,7 @@ def canvas(rows: int, columns: int, width: float = 10.0, height: float = 3.4) ->
 
 def legend(axes: Axes, ncols: int = 3) -> None:
     """Put the legend under the panel, where it hides nothing."""
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+    place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
     axes.legend(ncols=ncols, handlelength=1.2, columnspacing=1.0, **place)
 
 

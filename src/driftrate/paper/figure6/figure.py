@@ -166,7 +166,7 @@ def _draw_map(panel: Axes, tables: Tables) -> None:
     # The many first, so that the few lie on top.
     for name in sorted(CLASSES, key=lambda name: -int((kind == name).sum())):
         rows = kind == name
-        look = {"s": 9, "alpha": 0.7, "linewidths": 0, "rasterized": True}
+        look: dict[str, Any] = {"s": 9, "alpha": 0.7, "linewidths": 0, "rasterized": True}
         look |= {"marker": _MARKERS[name], "color": _COLOURS[name]}
         panel.scatter(x[rows], y[rows], label=f"{name.lower()} ({rows.sum():,})", **look)
     row = tables["source"].slice(0, 1).to_pylist()[0]
