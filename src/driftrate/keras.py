@@ -1,14 +1,6 @@
 """Keras 3: an optimizer whose rate follows the shift, on the torch and JAX backends.
 
-Example:
-    >>> import keras
-    >>> import driftrate as dr
-    >>> import driftrate.keras
-    >>> optimizer = driftrate.keras.attach(keras.optimizers.SGD(), dr.InverseTimeRate(0.5))
-    >>> weight = keras.Variable([2.0, 4.0])
-    >>> optimizer.apply([keras.ops.convert_to_tensor([2.0, 4.0])], [weight])
-    >>> weight.value.tolist()
-    [1.0, 2.0]
+Use: `model.compile(driftrate.keras.attach(keras.optimizers.SGD(), schedule), loss="mse")`
 """
 
 from driftrate.errors import needs

@@ -1,16 +1,6 @@
 """Optax: a rate that follows the shift, as a gradient transformation and as a stateful schedule.
 
-Example:
-    >>> import jax.numpy as jnp, optax
-    >>> import driftrate as dr
-    >>> import driftrate.optax
-    >>> rate = dr.InverseTimeRate(0.5)
-    >>> optimizer = driftrate.optax.attach(optax.sgd(0.1), rate)
-    >>> params = jnp.array([2.0, 4.0])
-    >>> state = optimizer.init(params)
-    >>> updates, state = optimizer.update(params, state, params)  # the gradient of |params|²/2
-    >>> print(optax.apply_updates(params, updates))
-    [1. 2.]
+Use: `optimizer = driftrate.optax.attach(optax.sgd(0.1), schedule)`
 """
 
 from driftrate.errors import needs
