@@ -29,15 +29,15 @@ lint: $(READY) ## Format check, lint, types, import directions
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## Lint, type-check and test everything
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadscope
 
 check: $(READY) $(OLDEST) ## What has no time in test: slow ones, pages in a browser, oldest versions
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } \
 	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
-	$(BIN)/pytest -n 2 --dist loadgroup -m slow tests
+	$(BIN)/pytest -n 2 --dist loadscope -m slow tests
 	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
-	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadgroup -W default $(OLDEST_TESTS)
+	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadscope -W default $(OLDEST_TESTS)
 
 $(OLDEST): pyproject.toml .ci/oldest.py
 	$(PYTHON) -m venv .venv-oldest
@@ -53,7 +53,7 @@ gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not s
 	$(GPU_PATH) $(GPU_PYTHON) -m pytest --noconftest -rs -m gpu tests/adapters/test_on_gpu.py
 
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
-	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term:skip-covered
 
 reproduce: $(READY) ## Run the whole paper; the report is out/index.html
 	$(BIN)/driftrate reproduce --out out

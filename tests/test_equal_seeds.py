@@ -30,7 +30,7 @@ def test_a_cell_of_the_race(name):
 
     def run(seed):
         stream = "synthetic:walk,dim=2,steps=50"
-        cell = Cell(stream, None, None, "linear", 16, name, "default", seed, stream)
+        cell = Cell(stream, name, "default", seed, stream, model="linear", batch=16)
         result = dict(play(cell))
         assert result.pop("status") == "ok"
         del result["seconds_per_step"]

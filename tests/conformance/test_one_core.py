@@ -73,7 +73,6 @@ class TestTrajectory:
         rates = torch.stack(rates).double().numpy()
         np.testing.assert_allclose(rates, plain, rtol=tolerance(rate, dtype), atol=0)
 
-    @pytest.mark.xdist_group("jitted")  # one worker, one child process
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_jitted_equals_floats(self, case, rate, jitted, plain, dtype):
         rates = jitted[f"{case}/{dtype}"]

@@ -13,6 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 # Keras on each backend that it can have here.
+KERAS = ("torch", "jax")
 FRAMEWORKS = {"torch": "torch", "optax": None, "keras-torch": "torch", "keras-jax": "jax"}
 
 spec = importlib.util.spec_from_file_location("meaning_problem", HERE / "meaning_problem.py")
@@ -47,15 +48,12 @@ def reference(tmp_path_factory):
 
 
 # Keras on torch runs the schedule eagerly: two minutes.
-OTHERS = ("optax", pytest.param("keras-torch", marks=pytest.mark.slow), "keras-jax")
+OTHERS = ("optax", *(pytest.param(f"keras-{one}", marks=pytest.mark.slow) for one in KERAS))
 
 
 @pytest.fixture(scope="module", params=OTHERS)
 def found(request, tmp_path_factory):
     return run(request.param, tmp_path_factory.mktemp(request.param))
-
-
-pytestmark = pytest.mark.xdist_group("one meaning")  # one worker, one process a framework
 
 
 @pytest.mark.parametrize("run_of", problem.CASES)

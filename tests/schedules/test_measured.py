@@ -278,6 +278,7 @@ def test_near_the_clairvoyant_rate(mode, path):
     assert ratio.mean() - 3.0 * error < {"parts": 1.5, "sequence": 1.8}[mode]
 
 
+@pytest.mark.slow
 def test_comes_to_rest():
     """The optimum's regret grows by the same amount every decade."""
     run = dr.simulate(stream(standstill(16, 3_000), 16), dr.MeasuredRate(1.0), 16, seed=8)
@@ -289,6 +290,7 @@ def test_comes_to_rest():
     assert run.rates[:, -300:].mean() < 0.2 * run.rates[:, 29:60].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_the_chance_of_a_jump_does_not_blur_what_is_known_at_rest(mode):
     """Its moments, carried into the rest's, would make the rate a plaything of the noise."""
@@ -335,6 +337,7 @@ def test_the_tail_of_the_square_is_learned_at_rest(mode):
     assert irregular["thin"] < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_long_rest_does_not_make_it_deaf(mode):
     """Where the squares were regular, a jump after 10⁴ steps of rest is plain all the same."""

@@ -119,6 +119,7 @@ def test_regret_is_near_the_best_constant_rate_in_hindsight(stream):
     assert simulate(stream, HedgedSGD(), seeds=8).total.mean() < 1.10 * best
 
 
+@pytest.mark.slow
 def test_it_comes_to_rest_and_is_not_deaf():
     path = standstill(2, 10_600)
     path[10_000:] += np.array([0.0, 1.0])
