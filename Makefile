@@ -7,9 +7,8 @@ OLDEST := .venv-oldest/.ready
 GPU_PYTHON ?= python3
 GPU_PATH := PYTHONPATH=src:.venv-gpu
 # Enough of the tests to see every API that the lowest versions must have.
-OLDEST_TESTS := tests/conformance tests/schedules tests/estimate tests/simulation/test_runs.py \
-  tests/adapters/test_attach.py tests/adapters/test_gradient_transformation.py \
-  tests/adapters/test_fit_loop.py tests/adapters/test_estimators.py src/driftrate/adapters \
+OLDEST_TESTS := $(addprefix tests/schedules/test_,linear.py convex_and_nonconvex.py baselines_and_wrappers.py) \
+  tests/estimate src/driftrate/adapters \
   $(addprefix src/driftrate/,torch.py optax.py keras.py river.py sklearn.py)
 
 help: ## Show the commands

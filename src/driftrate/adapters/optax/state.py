@@ -156,7 +156,7 @@ def load(saved: Tree, like: Tree) -> Tree:
         >>> print(record(load(jax.tree.leaves(state), like=fresh))["rate"])
         0.5
     """
-    places, structure = jax.tree.flatten_with_path(like)
+    places, structure = jax.tree_util.tree_flatten_with_path(like)
     restored = []
     for (path, fresh), leaf in zip(places, _arranged(saved, places), strict=True):
         array = np.asarray(leaf)
@@ -179,7 +179,7 @@ def load(saved: Tree, like: Tree) -> Tree:
 
 def _arranged(saved: Tree, places: list[Any]) -> list[Any]:
     """Return the leaves of a saved tree in the order of `like`, matched by their paths."""
-    found = [(_names(path), leaf) for path, leaf in jax.tree.flatten_with_path(saved)[0]]
+    found = [(_names(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(saved)[0]]
     ours = [_names(path) for path, _ in places]
     leaves, named = [leaf for _, leaf in found], dict(found)
     if named.keys() == {*ours}:
