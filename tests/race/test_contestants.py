@@ -132,7 +132,7 @@ def test_the_grid_is_small_canonical_and_playable(name, streams):
 def test_what_is_not_installed_is_said_and_not_raised(monkeypatch, streams):
     monkeypatch.setattr(base, "find_spec", lambda name: None if name == "dog" else True)
     found = contestants()["dog"]
-    assert found.available() == "needs dog-optimizer: pip install driftrate[race]"
+    assert found.available() == "needs dog-optimizer: pip install 'driftrate[race]'"
     setup = Setup(Model("regression", 3, 1), BATCH, 2, 0)
     with pytest.raises(MissingDependency, match="dog needs dog-optimizer"):
         found.make("default", setup)

@@ -77,7 +77,7 @@ class Contestant:
     def available(self) -> str | None:
         """Return None, or which package is missing."""
         missing = [pip for module, pip in self.packages if find_spec(module) is None]
-        return f"needs {', '.join(missing)}: pip install driftrate[race]" if missing else None
+        return f"needs {', '.join(missing)}: pip install 'driftrate[race]'" if missing else None
 
     def make(self, setting: str, setup: Setup) -> Player:
         """Return a player at a setting."""
