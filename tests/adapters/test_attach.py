@@ -819,7 +819,10 @@ def torchrun(folder, world, steps, *more):
     )
 
 
-@pytest.mark.parametrize(("world", "how"), [(2, []), (4, []), (2, ["accumulate"])])
+@pytest.mark.parametrize(
+    ("world", "how"),
+    [(2, []), pytest.param(4, [], marks=pytest.mark.slow), (2, ["accumulate"])],
+)
 def test_ranks_agree(tmp_path, world, how):
     """Also where each rank's part is two backward passes, the first under no_sync."""
     steps = 100 if how else 500
@@ -844,6 +847,7 @@ def test_ranks_agree(tmp_path, world, how):
         np.testing.assert_allclose(ranks[0]["model"][key], value, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_leaves_an_error_of_torch(tmp_path):
     done = torchrun(tmp_path, 2, 50, "die")
     assert done.returncode != 0
