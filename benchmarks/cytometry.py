@@ -8,8 +8,9 @@ for them alone: on simulated cells the comparison is shown, not judged. The auth
 on the torch backend with one `fit` per step and cells sampled one at a time; without Keras it is
 left out. Exit code 1 if a median or the ratio of speeds misses its target.
 
-With `--measured`: Adam's rate times the factor of `MeasuredRate()`, as `driftrate.torch.attach`
-sets it, compared with Adam alone, and with resets at the true shifts, which the factor is not told.
+With `--measured`: Adam's rate times the factor of `MeasuredRate(relative=True)`, the optimum of
+each step, as `driftrate.torch.attach` sets it, compared with Adam alone, and with resets at the
+true shifts, which the factor is not told.
 Exit code 1 if at any base rate the median is over 1.15 times that of the best fixed rate, or if at
 none it is below that of the best fixed rate with resets.
 """
@@ -156,7 +157,8 @@ def measured(cells: Cells, seeds: range, console: Console) -> bool:
         for name, kind in (("fixed", "none"), ("fixed, resets", "shifts"))
     }
     for mode in MODES:
-        ways[mode] = train(trial, [Setting(rate) for rate in RATES], seeds, MeasuredRate(), mode)
+        rule = MeasuredRate(relative=True)
+        ways[mode] = train(trial, [Setting(rate) for rate in RATES], seeds, rule, mode)
     total = {name: runs.entropy.sum(axis=-1, dtype=np.float64) for name, runs in ways.items()}
     middle = {name: np.median(ends, axis=1) for name, ends in total.items()}
     best, reset = middle["fixed"].min(), middle["fixed, resets"].min()

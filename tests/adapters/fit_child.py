@@ -151,7 +151,7 @@ def saving(found, folder):
     place = next(i for i, v in enumerate(other.optimizer.variables) if v.name == "stamp")
     aged = {**store, str(place): np.array([99, store[str(place)][1]], np.int32)}
     text = raised(StateError, lambda: other.optimizer.load_own_variables(aged))
-    assert "version 99; this driftrate reads version 2" in text
+    assert "version 99; this driftrate reads version 3" in text
     missing = {key: store[key] for key in list(store)[:-1]}
     assert "variables" in raised(StateError, lambda: twin.load_own_variables(missing))
     copy = driftrate.keras.ScheduledOptimizer.from_config(attached("sequence").get_config())
@@ -292,7 +292,7 @@ def told_for_one_step():
 
 def metric():
     """Under Adam products are taken in its metric, with the moments before the step."""
-    optimizer = driftrate.keras.attach(keras.optimizers.Adam(0.01), dr.MeasuredRate())
+    optimizer = driftrate.keras.attach(keras.optimizers.Adam(0.01), dr.MeasuredRate(relative=True))
     assert optimizer.relative
     core = dr.MeasuredRate(relative=True, mode="sequence")
     state, trail, v = core.init(), np.zeros(3), np.zeros(3)
@@ -307,10 +307,26 @@ def metric():
         np.testing.assert_allclose(optimizer.record["factor"], state["rate"], rtol=1e-3)
     assert state["rate"] > 0.0
     for kind in (keras.optimizers.RMSprop, keras.optimizers.Nadam, keras.optimizers.AdamW):
-        optimizer = driftrate.keras.attach(kind(0.01), dr.MeasuredRate())
+        optimizer = driftrate.keras.attach(kind(0.01), dr.MeasuredRate(relative=True))
         for _ in range(3):
             optimizer.apply([keras.ops.ones(3)], [weight])
         assert 0.0 < optimizer.record["factor"] <= 1.0
+
+
+def a_network():
+    """Variables of two layers have the rate that serves in the long run, also once it is saved."""
+    optimizer = driftrate.keras.attach(keras.optimizers.SGD(), dr.MeasuredRate())
+    layers = [keras.Variable(0.5 * np.ones(shape)) for shape in ((3, 2), (2, 1))]
+    for _ in range(3):
+        optimizer.apply([keras.ops.ones(one.shape) for one in layers], layers)
+    assert optimizer.schedule == dr.LongHorizonRate()
+    again = type(optimizer).from_config(optimizer.get_config())
+    again.build(layers)
+    assert again.schedule == optimizer.schedule
+    assert len(again.variables) == len(optimizer.variables)
+    alone = driftrate.keras.attach(keras.optimizers.SGD(), dr.MeasuredRate())
+    alone.build(layers[:1])
+    assert alone.schedule == dr.MeasuredRate(mode="sequence")
 
 
 def two_schedules():
@@ -335,6 +351,7 @@ def main(task: str, folder: Path) -> None:
         shifts()
         told_for_one_step()
         metric()
+        a_network()
         two_schedules()
         refusals()
         np.savez(folder / "found.npz", **found)

@@ -73,7 +73,12 @@ def test_every_schedule_attaches(name):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
     mode = "parts" if {"cross", "spread", "parts"} & set(schedule.signals) else None
     rate = attach(optimizer, schedule, mode=mode, batch_size=small_loop.BATCH, relative=False)
-    state, moved, trail = schedule.init(), 0.0, 0.0
+    state, moved, trail, average = (
+        schedule.init(),
+        0.0,
+        0.0,
+        flat(net.parameters()).detach().numpy(),
+    )
     for step in range(30):
         told = {"shift": 0.1 * (step % 7), "loss": 0.5, "loss_shift": 0.01}
         rate.tell(**told)
@@ -85,7 +90,11 @@ def test_every_schedule_attaches(name):
         mean = gradient(net, *small_loop.batch(step))
         along, trail = float((mean * trail).sum()), 0.9 * trail + mean
         signal = whole._replace(batch_size=small_loop.BATCH, step_length=moved, parts=2.0, **told)
-        signal = signal._replace(dim=mean.size, trail=along)
+        now = flat(net.parameters()).detach().numpy()
+        ahead, reach = now - average, float(mean @ mean) ** 0.5
+        average = average + ahead / 50.0
+        signal = signal._replace(dim=mean.size, trail=along, lead=float(mean @ ahead))
+        signal = signal._replace(weights_sq=float(now @ now), reach=reach)
         values = {key: float(getattr(signal, key)) for key in schedule.signals}
         if rate.mode == "parts" and "loss" in values:
             values["loss"] = small_loop.loss(net, *small_loop.batch(step)).item()
@@ -540,7 +549,7 @@ def test_states_that_do_not_fit():
         return {"observer": {**good["observer"], "memory": last}}
 
     for change, match in [
-        ({"version": 7}, "version 7; this driftrate reads version 2"),
+        ({"version": 7}, "version 7; this driftrate reads version 3"),
         ({"mode": "parts"}, "of mode 'parts', this one of 'sequence'"),
         ({"groups": {**good["groups"], "bases": []}}, "0 parameter groups, the optimizer 1"),
         ({"schedule": dr.ConstantRate(0.1).dump(dr.ConstantRate(0.1).init())}, "ConstantRate"),

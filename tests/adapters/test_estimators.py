@@ -364,7 +364,7 @@ def test_old_files_are_refused():
     model = ShiftSGDRegressor().fit(*next(stream(1)))
     saved = model.__getstate__()
     for version in (None, 99):
-        with pytest.raises(StateError, match=f"version {version}; this driftrate reads version 2"):
+        with pytest.raises(StateError, match=f"version {version}; this driftrate reads version 3"):
             ShiftSGDRegressor().__setstate__({**saved, "_driftrate_version": version})
     for rule in (None, dr.ConstantRate(0.1)):
         model = ShiftSGDRegressor(schedule=rule).fit(*next(stream(1)))

@@ -74,11 +74,12 @@ class TestTrajectory:
         optimizer = adapter.attach(optax.sgd(1.0), schedule, mode="given")
         told = {"batch_size": 8.0, "shift": 0.3, "loss": 0.5, "loss_shift": 0.1, "parts": 2.0}
         told |= {"step_length": 0.2, "grad_sq": 2.0, "cross": 0.5, "spread": 1.0}
+        told |= {"lead": -0.1, "weights_sq": 4.0, "reach": 0.5}
         state, core = optimizer.init(jnp.ones(3)), schedule.init()
         step = jax.jit(optimizer.update)
         trail = 0.0
         for _ in range(5):
-            updates, state = step(jnp.ones(3), state, signal=dr.Signal(**told))
+            updates, state = step(jnp.ones(3), state, jnp.ones(3), signal=dr.Signal(**told))
             eta, core = schedule.update(core, dr.Signal(**told, dim=3.0, trail=3.0 * trail))
             trail = 0.9 * trail + 1.0
             np.testing.assert_allclose(updates, -eta * np.ones(3), rtol=1e-5)
@@ -343,7 +344,7 @@ class TestOwnRate:
         assert rate == pytest.approx(0.25) if inject else np.isnan(rate)
 
     def test_gradients_are_compared_in_the_metric_of_adam(self):
-        schedule = dr.Clip(problem.MEASURED, max=1.0)
+        schedule = dr.Clip(dr.MeasuredRate(relative=True), max=1.0)
         optimizer = adapter.attach(optax.adam(0.01), schedule)
         rng = np.random.default_rng(0)
         rows = jnp.asarray(rng.standard_normal((6, 3)), jnp.float32)
@@ -359,6 +360,21 @@ class TestOwnRate:
             trail, v = 0.9 * trail + g, 0.999 * v + 0.001 * g**2
             np.testing.assert_allclose(adapter.record(state)["factor"], own["rate"], rtol=1e-4)
         assert own["rate"] > 0.0
+
+    def test_two_layers_are_a_network_and_need_their_weights(self):
+        optimizer = adapter.attach(optax.sgd(0.1), dr.MeasuredRate())
+        layers = [jnp.full((3, 2), 0.5), jnp.full((2, 1), 0.5)]
+        state = optimizer.init(layers)
+        assert state.schedule.keys() == dr.LongHorizonRate().init().keys()
+        with pytest.raises(MissingSignal, match=r"update\(gradients, state, params\)"):
+            optimizer.update(layers, state)
+        updates, state = optimizer.update(layers, state, layers)
+        # 2.5 % of the weights, along the gradient: here they are the same.
+        np.testing.assert_allclose(updates[1], -0.025 * layers[1], rtol=1e-6)
+        _, state = optimizer.update(layers, state, layers)
+        assert adapter.record(state)["rate"] > 0.025  # the way so far leads on downhill
+        alone = optimizer.init(layers[:1])
+        assert alone.schedule.keys() == dr.MeasuredRate().init().keys()
 
     def test_complex_parameters(self):
         """The steps of the same numbers as pairs of real ones."""
@@ -478,7 +494,7 @@ class TestState:
     def test_another_version_is_refused(self):
         fresh = child.attached("given").init(jnp.ones(2))
         old = fresh._replace(stamp=fresh.stamp.at[0].set(99))
-        with pytest.raises(StateError, match=r"version 99; this driftrate reads version 2"):
+        with pytest.raises(StateError, match=r"version 99; this driftrate reads version 3"):
             adapter.load(old, like=fresh)
 
     def test_another_schedule_is_refused(self):

@@ -209,3 +209,27 @@ def test_an_update_is_compiled_once_and_changes_nothing():
         expected, state = schedule.update(state, told)
         torch.testing.assert_close(fast.state["rate"], expected, rtol=1e-3, atol=0.0)
     assert fast._compiles
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared"])
+def test_a_pool_of_networks_reads_nothing_back(loss):
+    """It takes the steps that it takes on the CPU, up to what single precision rounds."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    pools = {}
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(1)  # the copies draw first weights on their own device
+        pools[device] = driftrate.torch.Hedged(net.to(device), loss=loss)
+    pools["cuda"].load_state_dict(pools["cpu"].state_dict())
+    losses = {device: [] for device in pools}
+    for step in range(30):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        y = x[:, :3].argmax(dim=1) if loss == "cross_entropy" else x[:, :3] * x[:, 3:6]
+        for device, pool in pools.items():
+            batch = x.to(device), y.to(device)
+            torch.cuda.set_sync_debug_mode("error" if step > 1 else "default")
+            losses[device].append(pool.learn(*batch))
+            torch.cuda.set_sync_debug_mode("default")
+    found, wanted = (torch.stack(losses[device]).cpu() for device in ("cuda", "cpu"))
+    assert torch.allclose(found[:10], wanted[:10], rtol=1e-3)
+    assert pools["cuda"](x.to("cuda")).device.type == "cuda"

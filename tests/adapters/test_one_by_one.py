@@ -308,7 +308,7 @@ def test_resume_in_a_new_process_is_bitwise(tmp_path, inner):
 def test_old_files_are_refused():
     optimizer = attach(optim.SGD(), dr.ConstantRate(0.1))
     for version in (None, 99):
-        with pytest.raises(StateError, match=f"version {version}; this driftrate reads version 2"):
+        with pytest.raises(StateError, match=f"version {version}; this driftrate reads version 3"):
             optimizer.__setstate__({**optimizer.__getstate__(), "version": version})
 
 

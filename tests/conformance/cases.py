@@ -6,6 +6,8 @@ import math
 
 import driftrate as dr
 
+SIGNED = {"cross", "trail", "lead"}  # inner products
+
 
 def schedules() -> dict[str, dr.Schedule]:
     """All registered schedules by their examples, and the forms that an example does not show."""
@@ -21,6 +23,7 @@ def schedules() -> dict[str, dr.Schedule]:
     cases["MeasuredRate-relative"] = dr.MeasuredRate(relative=True)
     cases["MeasuredRate-sequence"] = dr.MeasuredRate(max_rate=1.0, mode="sequence")
     cases["MeasuredRate-attached"] = dr.MeasuredRate(mode="sequence", relative=True)
+    cases["LongHorizonRate-relative"] = dr.LongHorizonRate(relative=True)
     return cases
 
 
@@ -49,6 +52,9 @@ def signals(steps: int) -> list[dict[str, float]]:
                 "spread": 0.5 + 0.1 * wave,
                 "dim": 16.0,
                 "trail": 0.5 * wave - 0.3 + jump if t else 0.0,
+                "lead": 0.3 * math.sin(1.3 * t) - 0.1 if t else 0.0,
+                "weights_sq": 9.0 + wave,
+                "reach": math.sqrt(1.0 + wave + jump),
             }
         )
     return rows

@@ -42,6 +42,12 @@ def rows(case, all_rows):
 
 
 @pytest.fixture(scope="session")
+def signed():
+    """The signals that may be negative."""
+    return CASES.SIGNED
+
+
+@pytest.fixture(scope="session")
 def floats():
     """The trajectories that Python floats give, kept by case."""
     return {}

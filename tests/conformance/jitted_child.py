@@ -47,8 +47,10 @@ def main(out: str) -> None:
                 assert a.tobytes() == b.tobytes(), name
 
             if rate.signals:  # a bad signal leaves the state and the last good rate as they were
-                for bad in (float("nan"), float("inf"), -1.0):
-                    eta, kept = step(state, dr.Signal(**{**rows[0], rate.signals[0]: bad}))
+                first = rate.signals[0]
+                negative = () if first in cases.SIGNED else (-1.0,)
+                for bad in (float("nan"), float("inf"), *negative):
+                    eta, kept = step(state, dr.Signal(**{**rows[0], first: bad}))
                     assert eta == state["rate"], (name, bad)
                     same = jax.tree.map(lambda a, b: (a == b).all(), kept, state)
                     assert jax.tree.all(same), (name, bad)

@@ -16,29 +16,35 @@ problem = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(problem)
 
 
-def by_torch(kind, own, schedule):
+def flat(arrays):
+    return np.concatenate([np.ravel(np.asarray(one)) for one in arrays])
+
+
+def by_torch(kind, own, schedule, network):
     import torch
 
     import driftrate.torch
 
-    weights = torch.nn.Parameter(torch.zeros(problem.DIM, dtype=torch.float64))
+    weights = [torch.nn.Parameter(torch.from_numpy(one)) for one in problem.start(network)]
     make = {
-        "sgd": lambda: torch.optim.SGD([weights], lr=own),
-        "adam": lambda: torch.optim.Adam([weights], lr=own, eps=problem.EPSILON),
+        "sgd": lambda: torch.optim.SGD(weights, lr=own),
+        "adam": lambda: torch.optim.Adam(weights, lr=own, eps=problem.EPSILON),
     }
     optimizer = make[kind]()
     rate = driftrate.torch.attach(optimizer, schedule, batch_size=problem.BATCH)
     for x, y, shift in zip(*problem.batches(), problem.shifts(), strict=True):
         optimizer.zero_grad()
-        errors = torch.from_numpy(x) @ weights - torch.from_numpy(y)
+        out = torch.from_numpy(x) @ weights[0]
+        out = (out / (1.0 + out * out)) @ weights[1] if network else out
+        errors = out[:, 0] - torch.from_numpy(y)
         (errors.square().mean() / 2).backward()
         if "shift" in schedule.signals:
             rate.tell(shift=float(shift))
         optimizer.step()
-        yield optimizer.param_groups[0]["lr"], weights.detach().numpy().copy()
+        yield optimizer.param_groups[0]["lr"], flat(one.detach().numpy() for one in weights)
 
 
-def by_optax(kind, own, schedule):
+def by_optax(kind, own, schedule, network):
     import jax
     import jax.numpy as jnp
     import optax
@@ -53,19 +59,25 @@ def by_optax(kind, own, schedule):
     @jax.jit
     def step(theta, state, x, y, shift):
         traces.append(1)
-        gradient = jax.grad(lambda theta: jnp.mean((x @ theta - y) ** 2) / 2)(theta)
+
+        def loss(theta):
+            out = x @ theta[0]
+            out = (out / (1.0 + out * out)) @ theta[1] if network else out
+            return jnp.mean((out[:, 0] - y) ** 2) / 2
+
+        gradient = jax.grad(loss)(theta)
         updates, state = optimizer.update(gradient, state, theta, signal=dr.Signal(shift=shift))
         return optax.apply_updates(theta, updates), state
 
-    theta = jnp.zeros(problem.DIM)
+    theta = [jnp.asarray(one) for one in problem.start(network)]
     state = optimizer.init(theta)
     for x, y, shift in zip(*problem.batches(), problem.shifts(), strict=True):
         theta, state = step(theta, state, x, y, shift)
-        yield float(driftrate.optax.record(state)["rate"]), np.array(theta)
+        yield float(driftrate.optax.record(state)["rate"]), flat(theta)
     assert len(traces) == 1
 
 
-def by_keras(kind, own, schedule):
+def by_keras(kind, own, schedule, network):
     import keras
 
     import driftrate.keras
@@ -73,14 +85,18 @@ def by_keras(kind, own, schedule):
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
 
-    class Linear(keras.layers.Layer):
+    class Layers(keras.layers.Layer):
         """Keeps double precision, where keras.ops.matmul would not on torch."""
 
         def build(self, shape):
-            self.kernel = self.add_weight(shape=(shape[-1], 1), initializer="zeros")
+            self.kernels = []
+            for one in problem.start(network):
+                self.kernels.append(self.add_weight(shape=one.shape))
+                self.kernels[-1].assign(one)
 
         def call(self, inputs):
-            return inputs @ self.kernel.value
+            out = inputs @ self.kernels[0].value
+            return (out / (1.0 + out * out)) @ self.kernels[1].value if network else out
 
     class Watch(keras.callbacks.Callback):
         def __init__(self):
@@ -92,7 +108,7 @@ def by_keras(kind, own, schedule):
                 self.model.optimizer.tell(shift=float(shifts[batch]))
 
         def on_train_batch_end(self, batch, logs=None):
-            weights = np.array(self.model.layers[-1].kernel.value.tolist())[:, 0]
+            weights = flat(one.value.tolist() for one in self.model.layers[-1].kernels)
             self.rows.append((self.model.optimizer.record["rate"], weights))
 
     make = {
@@ -100,7 +116,7 @@ def by_keras(kind, own, schedule):
         "adam": lambda: keras.optimizers.Adam(own, epsilon=problem.EPSILON),
     }
     optimizer = driftrate.keras.attach(make[kind](), schedule, batch_size=problem.BATCH)
-    model = keras.Sequential([keras.Input((problem.DIM,)), Linear()])
+    model = keras.Sequential([keras.Input((problem.DIM,)), Layers()])
     model.compile(optimizer, loss=lambda y, out: ((out - y) ** 2).mean(-1) / 2)
     (x, y), shifts, watch = problem.batches(), problem.shifts(), Watch()
     model.fit(

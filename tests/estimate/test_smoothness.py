@@ -38,6 +38,22 @@ def regression(steps, batch, seed):
     return np.array(within), np.array(across)
 
 
+def test_a_secant_over_two_batches_along_a_step_finds_the_rate_not_the_curvature():
+    """L + N/(v + N)/η: why an attached rate, with a gradient a batch, cannot measure L so."""
+    rng = np.random.default_rng(0)
+    curvature, noise, eta, d = 0.5, 2.0, 0.1, 200
+    error = rng.standard_normal((20_000, d)) * 0.3
+    first = curvature * error + noise * rng.standard_normal(error.shape)
+    step = -eta * first
+    second = curvature * (error + step) + noise * rng.standard_normal(error.shape)
+    measured = np.sum((second - first) * step) / np.sum(step * step)
+    signal, rest = (curvature * 0.3) ** 2, noise**2
+    expected = curvature + rest / (signal + rest) / eta
+    # A sum of 4·10^6 products: its relative error is 1/2000 or so.
+    assert measured == pytest.approx(expected, rel=3e-3)
+    assert 1.0 / measured < eta
+
+
 def run(rule, values):
     state = rule.init()
     estimates = []

@@ -119,11 +119,12 @@ def test_a_factor_is_that_of_attach_on_one_network(mode, monkeypatch):
     monkeypatch.setattr(Adam, "epsilon", 1e-10)
     phases = tuple(Phase(phase.shares, 15) for phase in SHORT)
     trial, seeds, base = Trial(CellStream(CELLS, phases=phases), penalty=0.01), [1, 2], 1e-3
-    curves = train(trial, [Setting(0.1), Setting(base)], seeds, dr.MeasuredRate(), mode)
+    factor = dr.MeasuredRate(relative=True)
+    curves = train(trial, [Setting(0.1), Setting(base)], seeds, factor, mode)
     for slot in range(len(seeds)):
         twin = Twin(Networks(seeds, trial.penalty, trial.activated), slot)
         adam = torch.optim.Adam(twin.parameters(), lr=base, eps=1e-10)
-        rate = driftrate.torch.attach(adam, dr.MeasuredRate(), mode=mode)
+        rate = driftrate.torch.attach(adam, factor, mode=mode)
         for step, part in enumerate(trial.stream.batches(seeds)):
             x, label = (torch.from_numpy(values[slot].copy()) for values in part)
             adam.zero_grad()

@@ -15,6 +15,7 @@ from driftrate.schedules.baselines import (
 )
 from driftrate.schedules.convex import ConvexRate
 from driftrate.schedules.linear import LinearRate
+from driftrate.schedules.long_horizon import LongHorizonRate
 from driftrate.schedules.measured import MeasuredRate
 from driftrate.schedules.nonconvex import NonconvexRate
 from driftrate.schedules.wrappers import Clip, KnownShifts, Warmup
@@ -29,6 +30,7 @@ __all__ = [
     "InverseTimeRate",
     "KnownShifts",
     "LinearRate",
+    "LongHorizonRate",
     "MeasuredRate",
     "NonconvexRate",
     "PathLengthRate",

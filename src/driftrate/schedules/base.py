@@ -17,6 +17,7 @@ from driftrate.schedules import _codec, _scalars
 Array = Any
 State = dict[str, Any]
 TRAIL = 0.9  # the share that the trail of past gradients keeps of itself per step
+HORIZON = 50.0  # steps that the slow average of the weights remembers
 
 
 class Signal(NamedTuple):
@@ -38,6 +39,10 @@ class Signal(NamedTuple):
         dim: How many coordinates the gradient has.
         trail: Inner product of the batch's gradient with the trail of those before it,
             h_t = 0.9 h_{t-1} + g_{t-1} (the buffer of heavy-ball momentum); 0 at the first step.
+        lead: Inner product of the batch's gradient with the weights' lead over their slow average,
+            ⟨g_t, w_t - w̄_t⟩, w̄_{t+1} = w̄_t + (w_t - w̄_t)/50; 0 at the first step.
+        weights_sq: The squared norm of the weights.
+        reach: How far along the gradient a step goes at a rate of 1.
 
     Example:
         >>> Signal(batch_size=64, shift=0.1).shift
@@ -55,6 +60,9 @@ class Signal(NamedTuple):
     spread: Array = None
     dim: Array = None
     trail: Array = None
+    lead: Array = None
+    weights_sq: Array = None
+    reach: Array = None
 
 
 class _Domain(NamedTuple):
@@ -86,6 +94,9 @@ _DOMAINS = {
     "spread": _Domain(0.0, False, "estimate.from_parts on the gradients of the parts"),
     "dim": _Domain(0.0, True, "the number of the gradient's coordinates"),
     "trail": _Domain(-inf, False, "⟨gradient, 0.9-decayed sum of those before⟩, 0 at the first"),
+    "lead": _Domain(-inf, False, "⟨gradient, weights less their slow average⟩, 0 at the first"),
+    "weights_sq": _Domain(0.0, False, "the squared norm of the weights"),
+    "reach": _Domain(0.0, False, "how far along the gradient a step goes at a rate of 1"),
 }
 _PLAIN = frozenset({float, int})
 # What `update` needs of a field, in one look-up: an update costs a microsecond or two.

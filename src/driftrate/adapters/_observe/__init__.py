@@ -13,9 +13,10 @@ from driftrate.adapters._observe.choice import (
     check_batch_size,
     check_schedule,
     is_factor,
+    is_network,
     settle,
 )
-from driftrate.adapters._observe.fields import Fields, Space, measure, of_pair, of_parts
+from driftrate.adapters._observe.fields import Fields, Space, measure, of_pair, of_parts, reach
 from driftrate.adapters._observe.past import Policy, blend, check_policy, mixed, policies
 from driftrate.adapters._observe.record import KEYS, record
 from driftrate.adapters._observe.stamp import STATE_VERSION, check_stamp, check_version, stamp
@@ -40,11 +41,13 @@ __all__ = [
     "check_stamp",
     "check_version",
     "is_factor",
+    "is_network",
     "measure",
     "mixed",
     "of_pair",
     "of_parts",
     "policies",
+    "reach",
     "record",
     "settle",
     "stamp",

@@ -9,11 +9,14 @@ One rule in every framework:
 Unless it is said, a schedule is a factor where it measures products of gradients, has no
 `max_rate`, and the optimizer's step is not its rate times the gradient (anything but plain SGD);
 else it is a rate.
+
+`MeasuredRate()` takes the form `LongHorizonRate` where one step's optimum is not what serves: in
+networks (parameters of more than one layer), and under any optimizer but plain SGD.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any, Literal, NamedTuple
@@ -26,7 +29,8 @@ from driftrate.schedules.wrappers import Wrapper
 Mode = Literal["sequence", "parts", "accumulation", "ranks", "given"]
 # What is measured in every mode, where the schedule reads it.
 _ALWAYS = frozenset({"step_length", "grad_sq", "dim", "trail"})
-_PRODUCTS = frozenset({"cross", "spread", "trail"})
+_WEIGHTS = frozenset({"lead", "weights_sq", "reach"})  # the same, where a loop shows the weights
+_PRODUCTS = frozenset({"cross", "spread", "trail", "lead"})
 _FIELDS: dict[str, frozenset[str]] = {
     "sequence": _ALWAYS | {"cross", "spread"},
     "parts": _ALWAYS | {"parts", "cross", "spread"},
@@ -41,6 +45,7 @@ class Base(NamedTuple):
 
     plain: bool  # whether its step is its rate times the gradient
     rate: float | None  # None where it is hidden
+    network: bool = False  # whether the parameters are more than one layer's
 
 
 class Loop(NamedTuple):
@@ -59,6 +64,7 @@ def settle(
     mode: str | None = None,
     default: str = "sequence",
     relative: bool | None = None,
+    weights: bool = False,
 ) -> Loop:
     """Check and complete what a user asks of `attach`.
 
@@ -69,6 +75,7 @@ def settle(
         mode: The mode asked for, or None.
         default: The mode of schedules that read products of gradients, where none is asked for.
         relative: Whether the rate is a factor; None to decide by the rule above.
+        weights: Whether the framework shows the weights beside their gradients.
     """
     check_schedule(schedule)
     if mode is not None and mode not in modes:
@@ -78,12 +85,14 @@ def settle(
         quiet = "given" if "given" in modes else None
         mode = default if needs - _ALWAYS or needs & _PRODUCTS else quiet
     # The sequence's `cross` is of two batches, not of parts of one.
-    gives = _ALWAYS if mode in (None, "sequence") else _FIELDS[mode]
-    formed = schedule.reading((*TOLD, *gives))
-    known = formed.optional.union(TOLD, _FIELDS[mode] if mode else _ALWAYS)
+    gives = (_ALWAYS if mode in (None, "sequence") else _FIELDS[mode]) - _WEIGHTS
+    shown = _WEIGHTS if weights else frozenset()
+    long = shown if base.network or not base.plain else frozenset()
+    formed = schedule.reading((*TOLD, *gives, *long))
+    known = formed.optional.union(TOLD, _FIELDS[mode] if mode else _ALWAYS, shown)
     lacking = sorted({*formed.signals} - known)
     if lacking:
-        able = [modes[one] for one in modes if {*lacking} <= _FIELDS[one]]
+        able = [modes[one] for one in modes if {*lacking} <= _FIELDS[one] | shown]
         use = " or ".join(able) or "another schedule: this framework has no mode that can"
         raise MissingSignal(
             f'{schedule.name} needs {lacking}, which mode="{mode}" cannot give: use {use}'
@@ -94,6 +103,15 @@ def settle(
         raise ConfigError(f"attach: relative must be True, False or None, got {relative!r}")
     found: Any = mode
     return Loop(capped(formed) if relative else formed, found, relative)
+
+
+def is_network(shapes: Iterable[tuple[int, ...]]) -> bool:
+    """Return whether parameters of these shapes are of more than one layer.
+
+    A layer's weights have two axes or more, one's biases and scales fewer. Layers multiply each
+    other: the curvature differs by direction, and changes on the way.
+    """
+    return sum(len(shape) > 1 for shape in shapes) > 1
 
 
 def check_schedule(schedule: object) -> None:
@@ -127,8 +145,9 @@ def capped(schedule: Schedule) -> Schedule:
     record: Any = schedule
     if isinstance(schedule, Wrapper):
         record = replace(record, schedule=capped(schedule.schedule))
+    elif hasattr(record, "relative") and getattr(record, "max_rate", None) is None:
+        record = replace(record, relative=True)
     elif getattr(record, "max_rate", 0.0) is None:
-        known = {"relative": True} if hasattr(record, "relative") else {"max_rate": 1.0}
-        record = replace(record, **known)
+        record = replace(record, max_rate=1.0)
     found: Schedule = record
     return found

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from driftrate.schedules.base import Array
 
 Fields = dict[str, Any]
+# Where all coordinates move alike, as in Adam's first step, this share of the way is along the
+# gradient: the cosine between it and its signs is 0.35 to 0.6 in networks at their start.
+_SIGNS = 1.0 / 3.0
 
 
 class Space(NamedTuple):
@@ -63,3 +66,17 @@ def of_parts(square: Array, deviations: Array, parts: float) -> Fields:
     """
     spread = deviations / (parts * (parts - 1.0))
     return {"parts": parts, "cross": square - spread, "spread": spread}
+
+
+def reach(unit: float, normalises: bool, square: Array, dim: float) -> Array:
+    r"""Return how far along the gradient a step goes at a rate of 1.
+
+    Args:
+        unit: The optimizer's own rate at a rate of 1.
+        normalises: Whether the first step has the length √d, as that of Adam and its kin, all of
+            whose coordinates move by the rate; else it is the gradient's, as that of SGD.
+        square: ‖g‖².
+        dim: d.
+    """
+    # A power, not a root: numbers and arrays of every framework have it.
+    return unit * _SIGNS * dim**0.5 + 0.0 * square if normalises else unit * square**0.5

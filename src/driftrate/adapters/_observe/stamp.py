@@ -8,7 +8,7 @@ from zlib import crc32
 from driftrate.errors import StateError
 from driftrate.schedules.base import Schedule
 
-STATE_VERSION = 2  # of what any adapter saves; it counts up when one of them changes
+STATE_VERSION = 3  # of what any adapter saves; it counts up when one of them changes
 
 
 def stamp(schedule: Schedule) -> tuple[int, int]:

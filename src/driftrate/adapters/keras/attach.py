@@ -91,8 +91,20 @@ def attach(
     inner, theirs = _unscheduled(optimizer, scheduler)
     plain = isinstance(inner, keras.optimizers.SGD) and not inner.momentum
     base = float(inner.learning_rate.value)
-    loop = settle(schedule, Base(plain, base), modes=_MODES, mode=mode, relative=relative)
+    loop, deep = (
+        settle(
+            schedule,
+            Base(plain, base, network),
+            modes=_MODES,
+            mode=mode,
+            relative=relative,
+            weights=True,
+        )
+        for network in (False, True)
+    )
     moments = metric != "plain" and is_adam_like(inner) and loop.mode is not None
+    # The derivative of the loss along the way has no choice of a metric in it.
+    moments = moments and "lead" not in loop.schedule.signals
     return ScheduledOptimizer(
         inner,
         loop.schedule,
@@ -101,6 +113,7 @@ def attach(
         relative=loop.relative,
         metric="moments" if moments else "plain",
         scheduler=theirs,
+        network=None if deep.schedule == loop.schedule else deep.schedule,
     )
 
 

@@ -14,9 +14,18 @@ from keras import ops
 from driftrate.adapters import _observe
 from driftrate.adapters._observe import TOLD, Fields, Policy
 from driftrate.adapters.keras.config import decode, encode
-from driftrate.adapters.keras.metric import second_moments, space, weights
+from driftrate.adapters.keras.metric import is_adam_like, second_moments, space, weights
 from driftrate.errors import ConfigError, SignalError, StateError
-from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, map_state, select
+from driftrate.schedules.base import (
+    HORIZON,
+    TRAIL,
+    Array,
+    Schedule,
+    Signal,
+    State,
+    map_state,
+    select,
+)
 
 
 @keras.saving.register_keras_serializable(package="driftrate")
@@ -32,6 +41,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         base_rate: The rate that the inner optimizer came with; by default, the one that it has.
         metric: "plain" or "moments", as in `attach`.
         scheduler: A schedule that the rate is multiplied with, or None.
+        network: The schedule's form for variables of more than one layer, where it has another.
         name: The optimizer's name.
     """
 
@@ -46,6 +56,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         base_rate: float | None = None,
         metric: str = "plain",
         scheduler: Any = None,
+        network: Schedule | None = None,
         name: str | None = None,
     ) -> None:
         # The base class asks for a rate; what trains is the inner optimizer's.
@@ -59,8 +70,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         self.metric = metric
         self.scheduler = scheduler
         self.batch_size = batch_size
-        how = "optimizer.tell({name}=...) before each step"
-        self._told = _observe.Told(schedule, batch_size, how=how)
+        self.network = network
+        self._told = self._teller()
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -88,6 +99,10 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             raise ConfigError("attach: the optimizer has no variables to train")
         if self.inner_optimizer.built:
             raise ConfigError("attach: the optimizer has trained before: attach a new one")
+        if self.network is not None and _observe.is_network(one.shape for one in variables):
+            before, self.schedule = self._told.fields, self.network
+            self._told = self._teller()
+            self._told.fields = before
         # Half precision would round away slow changes of a schedule's state.
         wide = any(variable.dtype == "float64" for variable in variables)
         self._real = "float64" if wide else "float32"
@@ -113,6 +128,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             [self.add_variable_from_reference(one, name=name) for one in variables if kept]
             for name, kept in (("trail", "trail" in reads), ("previous_gradient", remembers))
         )
+        # Not from a reference: a fiftieth of a step would be lost in half precision.
+        self._average = [
+            self.add_variable(one.shape, dtype=self._real, name="average")
+            for one in variables
+            if "lead" in reads
+        ]
+        self._begun = self._number("begun", 0.0)  # whether the average has
         self.inner_optimizer.build(variables)
         self._set_rate(ops.copy(self._state["rate"].value))
         super().build(variables)
@@ -262,6 +284,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             "inner_optimizer": write(self.inner_optimizer),
             "schedule": encode(self.schedule),
             "scheduler": write(self.scheduler),
+            "network": None if self.network is None else encode(self.network),
         }
 
     @classmethod
@@ -274,7 +297,9 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             name: read(config[name], custom_objects=custom_objects)
             for name in ("inner_optimizer", "scheduler")
         }
-        return cls(**config | made | {"schedule": decode(config["schedule"])})
+        for name in ("schedule", "network"):
+            made[name] = None if config[name] is None else decode(config[name])
+        return cls(**config | made)
 
     def _number(self, name: str, value: Any) -> keras.Variable:
         """Add a variable that starts at a value, exactly."""
@@ -341,15 +366,43 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         if self.mode == "accumulation":
             square = products.dot(gradient, gradient)
             fields |= _observe.of_parts(square, ops.copy(self._deviations.value), float(steps))
+        ahead = self._led(fields, gradient, every) if self._average else {}
         compares = moments or bool(self._previous)
         self._step(fields, updates, updates & (count > 0.0) if compares else updates)
         good = updates & xp.isfinite(space().dot(gradient, gradient))
+        for place, (slow, lead) in ahead.items():
+            self._average[place].assign(xp.where(good, slow + lead / HORIZON, slow))
+        self._begun.assign(xp.where(good, xp.ones_like(count), self._begun.value))
         for place, grad in zip(every, gradient, strict=True):
             if self._trail:
                 self._keep(self._trail[place], TRAIL, grad, good)
             if self._previous:
                 self._keep(self._previous[place], 0.0, grad, updates)
         return updates
+
+    def _led(
+        self, fields: Fields, gradient: list[Array], every: dict[int, keras.Variable]
+    ) -> dict[int, tuple[Array, Array]]:
+        """Measure the weights' lead and length; return their average and lead, by place."""
+        xp, plain, inner = array_namespace(*gradient), space(), self.inner_optimizer
+        weights = [self._wide(variable.value) for variable in every.values()]
+        # When the average begins, not when it is built: weights may be loaded in between.
+        averages = [
+            xp.where(self._begun.value > 0.0, self._average[place].value, weight)
+            for place, weight in zip(every, weights, strict=True)
+        ]
+        ahead = plain.minus(weights, averages)
+        fields["lead"] = plain.dot(gradient, ahead)
+        fields["weights_sq"] = plain.dot(weights, weights)
+        if is_adam_like(inner) or isinstance(inner, keras.optimizers.SGD):
+            unit = self.base_rate if self.relative else 1.0
+            square = plain.dot(gradient, gradient)
+            fields["reach"] = _observe.reach(unit, is_adam_like(inner), square, self._size)
+        return dict(zip(every, zip(averages, ahead, strict=True), strict=True))
+
+    def _teller(self) -> _observe.Told:
+        how = "optimizer.tell({name}=...) before each step"
+        return _observe.Told(self.schedule, self.batch_size, how=how)
 
     def _keep(self, memory: keras.Variable, share: float, gradient: Array, commits: Array) -> None:
         """Let h ← share·h + g where `commits`."""

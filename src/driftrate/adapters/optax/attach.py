@@ -8,7 +8,7 @@ import optax
 
 from driftrate.adapters._observe import Base, check_batch_size, check_schedule, settle
 from driftrate.adapters.optax.own import Own, inspect
-from driftrate.adapters.optax.rate import Rate
+from driftrate.adapters.optax.rate import ByShape, Rate
 from driftrate.errors import ConfigError
 from driftrate.schedules.base import Schedule
 
@@ -102,21 +102,30 @@ def attach(
             "attach: the optimizer has a learning rate schedule of its own: give it a number, or"
             ' attach(..., scheduler="multiply") for the product of both'
         )
-    loop = settle(schedule, own.base, modes=_MODES, mode=mode, relative=relative)
-    if not loop.relative and own.base.rate is None:
-        raise ConfigError(
-            f"attach: {schedule.name} sets the learning rate, and the optimizer hides its own:"
-            " write optax.inject_hyperparams(optax.lion)(learning_rate=...), or relative=True for"
-            " a factor on it"
-        )
     if metric == "moments" and own.moments is None:
         raise ConfigError(
             'attach: metric="moments" needs an optimizer with the second moments of Adam or'
             ' RMSprop: use metric="plain"'
         )
-    if metric == "plain" or (metric is None and loop.mode == "given"):
-        own = own._replace(moments=None)
-    return Rate(optimizer, loop, own, batch_size).transformation()
+
+    def rate(network: bool) -> Rate:
+        base = own.base._replace(network=network)
+        loop = settle(schedule, base, modes=_MODES, mode=mode, relative=relative, weights=True)
+        if not loop.relative and base.rate is None:
+            raise ConfigError(
+                f"attach: {schedule.name} sets the learning rate, and the optimizer hides its own:"
+                " write optax.inject_hyperparams(optax.lion)(learning_rate=...), or relative=True"
+                " for a factor on it"
+            )
+        plain = metric == "plain" or (metric is None and loop.mode == "given")
+        # The derivative of the loss along the way has no choice of a metric in it.
+        known = own._replace(moments=None) if plain or "lead" in loop.schedule.signals else own
+        return Rate(optimizer, loop, known, batch_size, normalises=own.moments is not None)
+
+    layer, network = rate(False), rate(True)
+    if layer.schedule == network.schedule:
+        return layer.transformation()
+    return ByShape(layer, network).transformation()
 
 
 def scale_by_rate(

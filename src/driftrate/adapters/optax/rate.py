@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from driftrate.adapters._observe import Fields, Loop, Told, measure
+from driftrate.adapters._observe import Fields, Loop, Told, is_network, measure, reach
 from driftrate.adapters._observe import record as _record
 from driftrate.adapters.optax import trees
 from driftrate.adapters.optax.own import Own, check_inner, check_moments, injected, weights
@@ -17,7 +17,7 @@ from driftrate.adapters.optax.parts import compared
 from driftrate.adapters.optax.state import RateState, check_state, stamped
 from driftrate.adapters.optax.trees import Leaves, Tree, numbers
 from driftrate.errors import ConfigError, MissingSignal, SignalError
-from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State, select
+from driftrate.schedules.base import HORIZON, TRAIL, Array, Schedule, Signal, State, select
 
 _GIVEN = "update(..., signal=dr.Signal({name}=...))"
 
@@ -43,14 +43,17 @@ def require(schedule: Schedule, fields: Fields, mode: str | None) -> Signal:
 class Rate:
     """The two functions of an attached transformation; it holds settings alone, no state."""
 
-    def __init__(self, inner: Any, loop: Loop, own: Own, batch_size: float | None) -> None:
+    def __init__(
+        self, inner: Any, loop: Loop, own: Own, batch_size: float | None, normalises: bool = False
+    ) -> None:
         self.inner = optax.with_extra_args_support(inner)
         self.schedule, self.mode, self.relative = loop
         self.own = own
         self.told = Told(self.schedule, batch_size, how=_GIVEN)
         self.reads = {*self.schedule.signals}
         self.remembers = self.mode == "sequence" and bool({"cross", "spread"} & self.reads)
-        self.trails = "trail" in self.reads
+        self.trails, self.leads = "trail" in self.reads, "lead" in self.reads
+        self.normalises = normalises  # whether all coordinates of a first step move alike
 
     def transformation(self) -> optax.GradientTransformationExtraArgs:
         """Return both functions as Optax takes them."""
@@ -76,6 +79,7 @@ class Rate:
             seen=jnp.zeros((), bool),
             previous=jax.tree.map(jnp.zeros_like, params) if self.remembers else (),
             trail=trees.still(params) if self.trails else (),
+            lead=trees.still(params, jnp.float32) if self.leads else (),
             inner=below,
         )
 
@@ -90,7 +94,7 @@ class Rate:
                 f"attach: parts= was given in mode {self.mode!r}: attach(..., mode='parts')"
             )
         gradient, last = numbers(updates), state.schedule["rate"]
-        fields, ready = self._observed(state, gradient, signal, parts)
+        fields, ready = self._observed(state, gradient, params, signal, parts)
         whole = require(self.schedule, fields, self.mode)
         rate, after = self.schedule.update(state.schedule, whole)
         after = select(jnp, ready, after, state.schedule)
@@ -98,11 +102,14 @@ class Rate:
         factor, known = self._applied(jnp.where(ready, rate, last), below)
         out = trees.scaled(out, factor)
         plain, moved = trees.space(last), numbers(out)
-        previous, trail = state.previous, state.trail
+        previous, trail, lead = state.previous, state.trail, state.lead
         if self.remembers:
             previous = trees.replaced(lambda _, g: g, previous, gradient)
+        good = jnp.isfinite(plain.dot(gradient, gradient))
+        if self.leads:
+            keep = 1.0 - 1.0 / HORIZON
+            lead = trees.replaced(lambda h, u: jnp.where(good, keep * h + u, h), lead, moved)
         if self.trails:
-            good = jnp.isfinite(plain.dot(gradient, gradient))
             trail = trees.replaced(lambda h, g: jnp.where(good, TRAIL * h + g, h), trail, gradient)
         return out, state._replace(
             schedule=after,
@@ -112,11 +119,17 @@ class Rate:
             seen=jnp.ones_like(state.seen),
             previous=previous,
             trail=trail,
+            lead=lead,
             inner=below,
         )
 
     def _observed(
-        self, state: RateState, gradient: Leaves, signal: Signal | None, parts: Tree
+        self,
+        state: RateState,
+        gradient: Leaves,
+        params: Tree,
+        signal: Signal | None,
+        parts: Tree,
     ) -> tuple[Fields, Array]:
         """Return what was measured and told, and whether there was something to measure by."""
         like = state.schedule["rate"]
@@ -132,11 +145,30 @@ class Rate:
         size = sum(leaf.size for leaf in gradient if leaf is not None)
         fields: Fields = {"step_length": state.step_length, "dim": size}
         fields |= measure(products, self.reads, gradient, previous=previous, trail=trail)
+        if self.leads:
+            fields |= self._led(state, gradient, params, fields)
         if parts is not None:
             fields |= compared(parts, products, like)
         fields |= self.told.usual | given(signal)
         self.told.require(fields)
         return fields, ready
+
+    def _led(self, state: RateState, gradient: Leaves, params: Tree, fields: Fields) -> Fields:
+        """Return the product with the weights' lead, and how long weights and steps are."""
+        plain = trees.space(state.schedule["rate"])
+        found: Fields = {"lead": plain.dot(gradient, numbers(state.lead))}
+        if params is not None:
+            weights = numbers(params)
+            found["weights_sq"] = plain.dot(weights, weights)
+        elif not self.relative:
+            raise MissingSignal(
+                f"{self.schedule.name} needs the weights: update(gradients, state, params)"
+            )
+        unit = self.own.base.rate if self.relative else 1.0
+        if unit is not None:
+            square = plain.dot(gradient, gradient)
+            found["reach"] = reach(unit, self.normalises, square, float(fields["dim"]))
+        return found
 
     def _applied(self, rate: Array, inner: Tree) -> tuple[Array, dict[str, Any]]:
         """Return what updates are multiplied by, and `rate` and `factor` of the record."""
@@ -165,3 +197,26 @@ class Rate:
             for name, value in every.items()
             if not (isinstance(value, float) and math.isnan(value))
         }
+
+
+class ByShape:
+    """Two rates around a transformation: which one it is, the parameters' shapes say."""
+
+    def __init__(self, layer: Rate, network: Rate) -> None:
+        self.layer, self.network = layer, network
+
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        """Return both functions as Optax takes them."""
+        return optax.GradientTransformationExtraArgs(self.init, self.update)
+
+    def init(self, params: Tree) -> RateState:
+        """Return the state before the first update."""
+        shapes = [jnp.shape(leaf) for leaf in numbers(params) if leaf is not None]
+        return (self.network if is_network(shapes) else self.layer).init(params)
+
+    def update(
+        self, updates: Tree, state: RateState, params: Tree = None, **extra: Any
+    ) -> tuple[Tree, RateState]:
+        """Return the scaled updates and the next state; what the state is of, says the state."""
+        long = getattr(state, "lead", ()) != ()
+        return (self.network if long else self.layer).update(updates, state, params, **extra)

@@ -27,6 +27,7 @@ class RateState(NamedTuple):
     seen: Array  # whether there was an update before
     previous: Tree  # the last gradient where it is compared with, or ()
     trail: Tree  # of past gradients where the schedule reads it, or ()
+    lead: Tree  # of the weights over their slow average where the schedule reads it, or ()
     inner: Tree  # the state of the wrapped optimizer
 
 

@@ -62,14 +62,16 @@ def space(like: Array, weights: Leaves | None = None) -> Space:
     return Space(dot, minus)
 
 
-def still(params: Tree) -> Tree:
-    """Return a trail of 0; in single precision for float16, whose range a sum of ten may leave."""
+def still(params: Tree, least: Any = jnp.bfloat16) -> Tree:
+    """Return a sum of 0, in a precision that has the range and digits of the least one too.
+
+    A sum of ten gradients may leave the range of float16, and one of fifty steps needs the digits
+    of single precision.
+    """
 
     def one(leaf: Array) -> Array:
         kind = jnp.result_type(leaf)
-        return jnp.zeros_like(
-            leaf, dtype=jnp.promote_types(kind, jnp.bfloat16) if inexact(leaf) else kind
-        )
+        return jnp.zeros_like(leaf, dtype=jnp.promote_types(kind, least) if inexact(leaf) else kind)
 
     return jax.tree.map(one, params)
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from driftrate.adapters._observe import Base, Loop, Mode, check_batch_size, settle
+from driftrate.adapters._observe import Base, Loop, Mode, check_batch_size, is_network, settle
 from driftrate.adapters.torch.clipping import Clipping
 from driftrate.adapters.torch.groups import Groups, Scheduler
+from driftrate.adapters.torch.lead import Lead, reach_of
 from driftrate.adapters.torch.metric import Metric, is_adam_like
 from driftrate.adapters.torch.observers import Observer, Successive
 from driftrate.adapters.torch.parts import Accumulated, Parts
@@ -131,8 +132,10 @@ def attach(
             f"attach: ddp must be a DistributedDataParallel model, got {type(ddp).__name__}"
         )
     default = "sequence" if model is None else "ranks"
-    base = Base(_is_plain(optimizer), None)
-    loop = settle(schedule, base, modes=_MODES, mode=mode, default=default, relative=relative)
+    base = Base(_is_plain(optimizer), None, is_network(tuple(p.shape) for p in owners))
+    loop = settle(
+        schedule, base, modes=_MODES, mode=mode, default=default, relative=relative, weights=True
+    )
     alone = ddp is False or _world_size() == 1
     _check_ranks(loop.mode, model, alone)
     known = ATTACHED.get(optimizer)
@@ -143,7 +146,11 @@ def attach(
     like = torch.zeros((), device=device, dtype=torch.float64 if wide else torch.float32)
     found = _make_metric(optimizer, metric)
     groups = Groups(optimizer, loop.relative, scheduler)
-    observer = _make_observer(loop, like, optimizer, model, found, owners)
+    lead = None
+    if "lead" in loop.schedule.signals:
+        # The derivative of the loss along the way: there is no choice of a metric in it.
+        lead, found = Lead(like, reach_of(optimizer, groups)), None
+    observer = _make_observer(loop, like, optimizer, model, found, owners, lead)
     clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
     rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
     ATTACHED[optimizer] = ref(rate)
@@ -227,13 +234,14 @@ def _make_observer(
     model: DistributedDataParallel | None,
     metric: Metric | None,
     owners: list[Tensor],
+    lead: Lead | None,
 ) -> Observer:
     reads, trail, memory = loop.schedule.signals, None, None
     if "trail" in reads:
         trail = Momentum(like, optimizer) if keeps_trail(optimizer) else Trail(like)
     if loop.mode == "sequence" and not {"cross", "spread"}.isdisjoint(reads):
         memory = Memory(like)
-    common = (like, reads, metric, trail, memory)
+    common = (like, reads, metric, trail, memory, lead)
     if loop.mode == "ranks" and model is not None:
         return Ranks(*common, model=model, owners=owners)
     if loop.mode == "accumulation":

@@ -70,6 +70,12 @@ class Groups:
         return [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
 
     @property
+    def unit(self) -> float:
+        """The largest rate of a group where that of the schedule is 1."""
+        first = next((base for base in self.bases if base > 0.0), 1.0)
+        return max(self.bases) / (1.0 if self.relative else first)
+
+    @property
     def factor(self) -> float:
         """The first group's rate in the last step over the one that it would have had."""
         if not self.used:

@@ -37,7 +37,7 @@ def squared(tensors: Sequence[Tensor], like: Tensor, weights: Weights | None = N
     sums = compared(some, some, like, [weight for _, weight in rest], wanted=("square",))
     if not plain:
         return sums["square"]
-    norms = _stacked(torch._foreach_norm(plain, 2, like.dtype), like)
+    norms = stacked(torch._foreach_norm(plain, 2, like.dtype), like)
     return sums["square"] + torch.dot(norms, norms)
 
 
@@ -84,15 +84,15 @@ def compared(
         elif _is_quick(new, old, weight, like):
             quick.append((new, old, weight))
         else:
-            blocks = _compared_blocks(new, old, weight, ratio, wanted)
-            rows += blocks
-            scales += [1.0 if weight is None else weight.scale] * len(blocks)
+            found = _compared_blocks(new, old, weight, ratio, wanted)
+            rows += found
+            scales += [1.0 if weight is None else weight.scale] * len(found)
     tables = []
     if quick:
         tables.append(_kernel().sums(quick, ratio)[:, first:last])
         scales = [1.0 if weight is None else weight.scale for *_, weight in quick] + scales
     if rows:
-        flat = _stacked([value for row in rows for value in row], like)
+        flat = stacked([value for row in rows for value in row], like)
         tables.append(flat.view(len(rows), -1))
     if not tables:
         return {name: torch.zeros_like(like) for name in wanted}
@@ -106,9 +106,9 @@ def _compared_blocks(
     """Return the sums of dense tensors, a row a block, the weight's scale left out."""
     roots: Iterable[Tensor | None] = repeat(None)
     if weight is not None:
-        roots = (block.sqrt().add_(weight.eps) for block in _blocks(weight.moment))
+        roots = (block.sqrt().add_(weight.eps) for block in blocks(weight.moment))
     rows = []
-    for ours, theirs, root in zip(_blocks(new), _blocks(old), roots, strict=False):
+    for ours, theirs, root in zip(blocks(new), blocks(old), roots, strict=False):
         over = _over(ours, root) if wanted[0] in ("square", "product") else ours
         row = []
         for name in wanted:
@@ -161,7 +161,7 @@ def _numbers(tensor: Tensor) -> Tensor:
     return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
-def _blocks(tensor: Tensor) -> Iterator[Tensor]:
+def blocks(tensor: Tensor) -> Iterator[Tensor]:
     """Yield the numbers of a dense tensor, on a device all at once."""
     flat = _numbers(tensor).reshape(-1)
     for block in torch.split(flat, _BLOCK) if flat.device.type == "cpu" else (flat,):
@@ -182,7 +182,8 @@ def _over(tensor: Tensor, root: Tensor | None) -> Tensor:
     return tensor if root is None else tensor / root.to(tensor.dtype)
 
 
-def _stacked(values: Iterable[Tensor], like: Tensor) -> Tensor:
+def stacked(values: Iterable[Tensor], like: Tensor) -> Tensor:
+    """Return scalars of any device in one tensor."""
     return torch.stack([value.to(like.device, non_blocking=True) for value in values])
 
 
@@ -191,7 +192,7 @@ def _scaled(table: Tensor, scales: Sequence[float | Tensor], like: Tensor) -> Te
     if any(isinstance(scale, Tensor) for scale in scales):
         # Filled, not copied from the host, which would make the device wait.
         every = [s if isinstance(s, Tensor) else torch.full_like(like, s) for s in scales]
-        return table.to(like.dtype) * _stacked(every, like).unsqueeze(1)
+        return table.to(like.dtype) * stacked(every, like).unsqueeze(1)
     if all(scale == 1.0 for scale in scales):
         return table
     factors = torch.tensor(scales, dtype=like.dtype, device=like.device)

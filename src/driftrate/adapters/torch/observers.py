@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from driftrate.adapters._observe import Fields
+from driftrate.adapters.torch.lead import Lead
 from driftrate.adapters.torch.measure import squared
 from driftrate.adapters.torch.metric import Metric, Weights, weighed
 from driftrate.adapters.torch.trail import Kept, Memory, Trail
@@ -23,6 +24,7 @@ class Observer:
         metric: The metric of the optimizer, or None for the plain one.
         trail: The trail of past gradients, where a product with it is wanted (`trail`).
         memory: The last gradient, where it is compared with this one (`cross`, `spread`).
+        lead: The weights' slow average, where a product with their lead is wanted (`lead`).
     """
 
     name: ClassVar[str | None] = None
@@ -35,19 +37,21 @@ class Observer:
         metric: Metric | None = None,
         trail: Trail | None = None,
         memory: Memory | None = None,
+        lead: Lead | None = None,
     ) -> None:
         self.like = like
         self.reads = reads
         self.metric = metric
         self.trail = trail
         self.memory = memory
+        self.lead = lead
         # Steps with nothing to compare; None once there was something, or nothing is wanted.
         self.blind: int | None = None if {"cross", "spread"}.isdisjoint(reads) else 0
 
     @property
     def kept(self) -> list[Kept]:
         """What is remembered from step to step."""
-        return [one for one in (self.trail, self.memory) if one is not None]
+        return [one for one in (self.trail, self.memory, self.lead) if one is not None]
 
     @property
     def idle(self) -> bool:
@@ -69,7 +73,9 @@ class Observer:
         if not owners:
             return {}
         fields["dim"] = sum(owner.numel() * (1 + owner.is_complex()) for owner in owners)
-        if self.trail is not None:
+        if self.lead is not None:
+            fields |= self.lead.take(owners, gradients, fields["dim"])
+        elif self.trail is not None:
             fields["grad_sq"], fields["trail"] = self.trail.take(owners, gradients, weights)
         elif self.memory is None:
             fields["grad_sq"] = squared(gradients, self.like, weights)

@@ -112,14 +112,14 @@ class Trail(Kept):
         self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
     ) -> tuple[Tensor, Tensor]:
         """Return ⟨g, g⟩ and ⟨g, h⟩ in the metric, then lengthen the trail."""
-        new = {p: _dense(g) for p, g in zip(owners, gradients, strict=True)}
+        new = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
         olds = [self.buffers.get(owner) for owner in owners]
         sums = compared([*new.values()], olds, self.like, weights)
         good = sums["square"].isfinite()
         if good.device.type != "cpu" or good:
             for owner, old in self.buffers.items():
                 if owner not in new:  # no gradient: 0
-                    _put(old, TRAIL * old, good)
+                    put(old, TRAIL * old, good)
             for owner, gradient in new.items():
                 # A sum of ten could leave the range of float16: it is kept in single precision.
                 kind = torch.promote_types(gradient.dtype, torch.bfloat16)
@@ -129,7 +129,7 @@ class Trail(Kept):
                 if good.device.type == "cpu":
                     torch.add(one, old, alpha=TRAIL, out=old)
                 else:
-                    _put(old, torch.add(one, old, alpha=TRAIL), good)
+                    put(old, torch.add(one, old, alpha=TRAIL), good)
         return sums["square"], sums["product"]
 
 
@@ -155,15 +155,16 @@ class Momentum(Trail):
     ) -> tuple[Tensor, Tensor]:
         """Return ⟨g, g⟩ and ⟨g, h⟩."""
         olds = [self._optimizer.state.get(owner, {}).get(self._name) for owner in owners]
-        sums = compared([_dense(g) for g in gradients], olds, self.like, weights)
+        sums = compared([dense(g) for g in gradients], olds, self.like, weights)
         return sums["square"], sums["product"] / self._share
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def dense(tensor: Tensor) -> Tensor:
+    """Return a gradient with all its zeros."""
     return tensor.to_dense() if tensor.is_sparse else tensor
 
 
-def _put(old: Tensor, new: Tensor, good: Tensor) -> None:
+def put(old: Tensor, new: Tensor, good: Tensor) -> None:
     """Write where it is good, without asking the device whether it is."""
     torch.where(good.to(old.device), new, old, out=old)
 

@@ -45,7 +45,7 @@ CAPTION = (
     " counts its penalty as loss and resets 100 steps after the last two shifts. As it should be:"
     " resets at the shifts, cross entropy alone; beside Adam, plain SGD with the paper's non-convex"
     " schedule, its constants measured on the first batch, and Adam whose rate of 0.01 a measured"
-    " factor multiplies, as MeasuredRate gives it where it is attached to Adam; both rates in the"
+    " factor multiplies, that of MeasuredRate(relative=True) attached to Adam; both rates in the"
     " last panel. The fifth panel: where all runs of the authors' network end, over the rate."
 )
 # The version of the experiment: a change here computes all of it anew.
@@ -60,7 +60,7 @@ _RESET_COLOURS = {
     "as the program does": style.COLOURS["closed form"],
 }
 _MEASURED, _MEASURED_COLOUR = "times the measured factor", style.COLOURS["best constant rate"]
-_RULE = MeasuredRate()  # what one line attaches
+_RULE = MeasuredRate(relative=True)  # the optimum of each step
 _BASE = 0.01  # the paper's choice of rate, whose measured runs are drawn step by step
 _GREY = style.COLOURS["rate 0"]
 _EVERY = 5  # one step in so many is drawn

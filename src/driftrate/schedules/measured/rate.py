@@ -18,6 +18,7 @@ from driftrate.schedules.base import (
     register,
     select,
 )
+from driftrate.schedules.long_horizon import LongHorizonRate
 from driftrate.schedules.measured.batch import Batch, at_most, number
 from driftrate.schedules.measured.curvature import Curvature
 from driftrate.schedules.measured.filter import Bank, Jump
@@ -51,6 +52,10 @@ class MeasuredRate(Schedule):
     Reads `Signal(batch_size=, dim=, parts=, cross=, spread=, trail=)`; without the parts, in mode
     "sequence", `Signal(batch_size=, dim=, grad_sq=, trail=)`. All but cross and spread, or
     grad_sq, may be left out: the rate then makes do with less.
+
+    This is the optimum of one step. Where curvature differs by direction, as in every network, what
+    serves in the long run is larger: there, and under optimizers other than plain SGD, `attach`
+    takes `LongHorizonRate` for `MeasuredRate()`.
 
     Args:
         max_rate: 1/L, the rate at which a gradient without noise would lead straight to the
@@ -115,8 +120,15 @@ class MeasuredRate(Schedule):
     def example(cls) -> Self:  # noqa: D102
         return cls(max_rate=1.0)
 
-    def reading(self, fields: Collection[str]) -> MeasuredRate:
-        """Return the form for a loop that gives these fields: without parts, the sequence's."""
+    def reading(self, fields: Collection[str]) -> Schedule:
+        """Return the form for a loop that gives these fields: without parts, the sequence's.
+
+        Where the loop gives the `lead` of the weights, one step's optimum is not what serves in
+        the long run, and the form is `LongHorizonRate`; unless the user has chosen a `max_rate`,
+        `lagged` or `relative`, which it does not have or means otherwise.
+        """
+        if "lead" in fields and not (self.max_rate or self.lagged or self.relative):
+            return LongHorizonRate()
         return self if {"cross", "spread"} <= {*fields} else replace(self, mode="sequence")
 
     def _start(self) -> State:

@@ -1,0 +1,81 @@
+"""The weights' lead over their slow average, and this gradient's product with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+
+import torch
+from torch import Tensor, optim
+
+from driftrate.adapters._observe import Fields, reach
+from driftrate.adapters.torch.groups import Groups
+from driftrate.adapters.torch.measure import blocks, squared, stacked
+from driftrate.adapters.torch.metric import is_adam_like
+from driftrate.adapters.torch.trail import Kept, dense, put
+from driftrate.schedules.base import HORIZON
+
+Reach = Callable[[Tensor, float], Tensor]  # of ‖g‖² and the number of coordinates
+
+
+class Lead(Kept):
+    """Remembers w̄ ← w̄ + (w - w̄)/50; a gradient that is not finite leaves it as it was.
+
+    Args:
+        like: A scalar tensor whose dtype and device all measurements take.
+        reach: How far along the gradient a step goes at a rate of 1; None where nobody knows.
+    """
+
+    name = "average"
+
+    def __init__(self, like: Tensor, reach: Reach | None) -> None:
+        super().__init__(like)
+        self._reach = reach
+
+    def take(self, owners: Sequence[Tensor], gradients: Sequence[Tensor], dim: float) -> Fields:
+        """Return ‖g‖², ⟨g, w - w̄⟩, ‖w‖² and the reach, then let the average follow."""
+        for owner in owners:
+            if owner not in self.buffers:
+                # In single precision at least: a fiftieth of a step would be lost in half of it.
+                kind = torch.promote_types(owner.dtype, torch.float32)
+                empty = torch.empty(owner.shape, dtype=kind, device=owner.device)
+                self.buffers[owner] = empty.copy_(owner.detach())
+        square = squared(gradients, self.like)
+        given = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
+        products: list[Tensor] = []
+        for owner, average in self.buffers.items():
+            products += _followed(owner.detach(), average, given.get(owner), square.isfinite())
+        lead = stacked(products, self.like).sum(dtype=self.like.dtype)
+        fields: Fields = {"grad_sq": square, "lead": lead}
+        fields["weights_sq"] = squared([owner.detach() for owner in owners], self.like)
+        if self._reach is not None:
+            fields["reach"] = self._reach(square, dim)
+        return fields
+
+
+def _followed(
+    weight: Tensor, average: Tensor, gradient: Tensor | None, good: Tensor
+) -> list[Tensor]:
+    """Let the average follow where the step is good; return the gradient's products with the lead.
+
+    Block by block: the lead of all weights would be another copy of them.
+    """
+    gradients = repeat(None) if gradient is None else blocks(gradient)
+    products = []
+    for new, slow, along in zip(blocks(weight), blocks(average), gradients, strict=False):
+        lead = new.to(slow.dtype) - slow
+        if along is not None:
+            products.append(torch.dot(along, lead))
+        if good.device.type != "cpu":
+            put(slow, torch.add(slow, lead, alpha=1.0 / HORIZON), good)
+        elif good:
+            slow.add_(lead, alpha=1.0 / HORIZON)
+    return products
+
+
+def reach_of(optimizer: optim.Optimizer, groups: Groups) -> Reach | None:
+    """Return how far a step goes; None of an optimizer that is neither SGD nor Adam's kin."""
+    normalises = is_adam_like(optimizer)
+    if not (normalises or isinstance(optimizer, optim.SGD)):
+        return None
+    return lambda square, dim: reach(groups.unit, normalises, square, dim)
