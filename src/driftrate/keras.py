@@ -9,5 +9,6 @@ with needs("driftrate.keras", "keras", ", and set KERAS_BACKEND to torch or jax"
     from driftrate.adapters.keras.attach import attach
     from driftrate.adapters.keras.callback import RecordRate
     from driftrate.adapters.keras.optimizer import ScheduledOptimizer
+    from driftrate.adapters.keras.pursuit import Pursuit
 
-__all__ = ["RecordRate", "ScheduledOptimizer", "attach"]
+__all__ = ["Pursuit", "RecordRate", "ScheduledOptimizer", "attach"]

@@ -8,6 +8,7 @@ from driftrate.errors import needs
 with needs("driftrate.optax", "jax"):
     from driftrate.adapters.optax.attach import attach, scale_by_rate
     from driftrate.adapters.optax.parts import from_parts, split_value_and_grad
+    from driftrate.adapters.optax.pursuit import PursuitState, pursuit
     from driftrate.adapters.optax.state import (
         RateState,
         StatefulRateState,
@@ -18,6 +19,7 @@ with needs("driftrate.optax", "jax"):
     from driftrate.adapters.optax.stateful import StatefulRate
 
 __all__ = [
+    "PursuitState",
     "RateState",
     "StatefulRate",
     "StatefulRateState",
@@ -25,6 +27,7 @@ __all__ = [
     "from_parts",
     "load",
     "notify_shift",
+    "pursuit",
     "record",
     "scale_by_rate",
     "split_value_and_grad",

@@ -20,6 +20,13 @@ from driftrate.theory.moments import (
     moment_ode,
     upper_process,
 )
+from driftrate.theory.pursuit import (
+    PursuitBound,
+    PursuitPath,
+    pursuit_bound,
+    pursuit_ceiling,
+    pursuit_path,
+)
 from driftrate.theory.sde import apply_root, brownian, coarsen, sde_paths
 
 __all__ = [
@@ -28,6 +35,8 @@ __all__ = [
     "Moments",
     "NoShift",
     "PathBound",
+    "PursuitBound",
+    "PursuitPath",
     "Value",
     "apply_root",
     "brownian",
@@ -42,6 +51,9 @@ __all__ = [
     "no_shift",
     "nonconvex_upper",
     "optimal_policy",
+    "pursuit_bound",
+    "pursuit_ceiling",
+    "pursuit_path",
     "sde_paths",
     "switch_time",
     "tail",

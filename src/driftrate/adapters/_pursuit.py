@@ -1,0 +1,240 @@
+"""The law of `Pursuit`: how far a tensor of weights steps, and how it learns how far.
+
+Every tensor has a scale s, its weights' first size, and a rate c, which starts at 1. A step is
+
+    v ← k v + g²,    Δ = -lr · first · s · c · g/√v,    w ← (1 - decay) w + Δ,
+
+an AdaGrad that forgets, without momentum: as v is a sum and not a mean, the t-th step of a rest is
+about first · s/√t long until 1/(1 - k) steps are remembered. The trail of the tensor's own steps,
+
+    h ← (1 - 1/M)(h + Δ),
+
+is where the weights would have gone further (or less far) had the rate been larger (or smaller)
+for the last M steps, so that z = ⟨g, h⟩ is the derivative of the loss by log c over a long
+horizon. The derivative by the last step alone sees sharp directions only, and stops too early:
+where the target walks at random, z has mean 0 at the best constant rate whatever M is, but only
+M → ∞ weighs all directions as the loss does. The rate follows its sign and size,
+
+    log c ← log c - pace · z/√(mean z²),
+
+and stays between `HIGH` and what its memory allows: a memory of m steps is a c of 1/√((1 - k) m).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FIRST = 0.3
+"""The first step over the size of the weights. Twice it makes small regressions overshoot."""
+KEEP = 0.99
+"""What v keeps of itself a step: jumps of the gradient's size are forgotten after 100 steps."""
+SPIKE = 30.0
+"""A coordinate counts for at most so many times its usual size, so that one row spoils nothing."""
+LARGEST = 1e18
+"""A coordinate above this, or not finite, counts as 0: its square has no place in float32."""
+SMALLEST = 1e-18
+"""A coordinate below this counts as 0 too: where its square is 0, g/√v would be a million."""
+PACE = 0.01
+"""How fast log c follows its derivative."""
+FIRST_PACE = 0.2
+"""The same at the first step; it falls with the root of the steps down to `PACE`."""
+HORIZON = 300.0
+"""M: over how many steps the derivative by the rate looks back."""
+KEEP_SIGNAL = 0.999
+"""What the mean of z² keeps of itself a step."""
+LOUDEST = 3.0
+"""The largest |z|/√(mean z²) that counts."""
+HIGH = 10.0
+"""The largest c. Without an end the first layer's rate runs away when inputs are drawn anew."""
+REST = 1000.0
+"""A memory may be so long at any time, and later a tenth of the steps seen."""
+WEIGHT_DECAY = 0.01
+"""The decay of a step over the relative length of the step, see `decay`."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """The four numbers a tensor has: arrays of any library, one entry a tensor.
+
+    Args:
+        steps: t, the steps taken.
+        log_rate: log c.
+        square: The running mean of z², not yet corrected for its start.
+        scale: s.
+    """
+
+    steps: Any
+    log_rate: Any
+    square: Any
+    scale: Any
+
+
+def scale(xp: Any, shape: Sequence[int], rms: Any) -> Any:
+    """Return s of a tensor, or None where its neighbours decide.
+
+    A matrix (a kernel, a table of rows) has the root mean square of its first weights, but no more
+    than a layer with its smaller side as inputs would be drawn with; a matrix of zeros has what its
+    larger side as inputs would give. So s depends on no layout: in × out and out × in agree.
+
+    Args:
+        xp: A namespace with `where` and `clip`.
+        shape: The tensor's.
+        rms: The root mean square of its first weights.
+
+    Returns:
+        s; None for vectors and scalars, which take the median of the matrices, see `settle`.
+
+    Example:
+        >>> import numpy as np
+        >>> round(float(scale(np, (300, 784), 0.0206)), 4), scale(np, (300,), 0.02)
+        (0.0206, None)
+        >>> round(float(scale(np, (256, 192), 1.0)), 4) == round((3 * 192) ** -0.5, 4)
+        True
+    """
+    if len(shape) < 2:
+        return None
+    size = math.prod(shape)
+    sides = size / max(shape[0], 1), size / max(shape[-1], 1)
+    largest, usual = ((3 * max(side, 1.0)) ** -0.5 for side in (min(sides), max(sides)))
+    return xp.where(rms == 0.0, usual, xp.clip(rms, None, largest))
+
+
+def settle(xp: Any, scales: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    """Return the scale of every tensor: vectors take the (lower) median of the matrices.
+
+    Where there is no matrix a vector counts as the weights of one unit.
+
+    Args:
+        xp: A namespace with `sort`, `stack` and `asarray`.
+        scales: What `scale` returned, tensor by tensor.
+        sizes: How many weights each tensor has.
+
+    Example:
+        >>> import numpy as np
+        >>> [float(s) for s in settle(np, [0.1, None, 0.3, 0.2], [8, 1, 8, 8])]
+        [0.1, 0.2, 0.3, 0.2]
+        >>> round(float(settle(np, [None], [3])[0]), 4)
+        0.3333
+    """
+    known = [s for s in scales if s is not None]
+    if known:
+        middle = xp.sort(xp.stack(known))[(len(known) - 1) // 2]
+        return [middle if s is None else s for s in scales]
+    return [xp.asarray((3 * max(n, 1)) ** -0.5) for n in sizes]
+
+
+def length(xp: Any, law: Law) -> Any:
+    """Return first · s · c, the factor of g/√v in a step at lr = 1.
+
+    Args:
+        xp: A namespace with `exp`, `sqrt` and `clip`.
+        law: Of one tensor or of many.
+    """
+    return FIRST * law.scale * xp.exp(law.log_rate)
+
+
+def decay(xp: Any, law: Law) -> Any:
+    """Return what a weight loses a step at `weight_decay` = 1 and lr = 1: its relative rate.
+
+    first · √(1 - k) · min(c, 1) is the usual length of a step over the size of the weights, so that
+    `weight_decay` is what is lost while a weight could move by its own size. It does not grow with
+    c above 1: weights that shrink make gradients larger and c with them.
+    """
+    return FIRST * (1 - KEEP) ** 0.5 * xp.exp(xp.clip(law.log_rate, None, 0.0))
+
+
+def fade(xp: Any, law: Law) -> Any:
+    """Return what the trail keeps at the step that makes `steps` one more: 1 - 1/min(t + 1, M)."""
+    return 1 - 1 / xp.clip(law.steps + 2, None, HORIZON)
+
+
+def whole(xp: Any, weight: Any, rest: Any, eps: float) -> Any:
+    """Return 16-bit weights with what their type dropped of the step before.
+
+    A rest that is no rest of these weights is of others, which were there before a reset.
+
+    Args:
+        xp: A namespace with `abs` and `where`.
+        weight: In the precision of the sum.
+        rest: What was dropped, in the same.
+        eps: Of the 16-bit type.
+    """
+    return weight + xp.where(xp.abs(rest) <= eps * xp.abs(weight), rest, 0 * rest)
+
+
+def move(
+    xp: Any,
+    weight: Any,
+    gradient: Any,
+    square: Any,
+    trail: Any,
+    *,
+    length: Any,
+    keep: Any,
+    fade: Any,
+) -> tuple[Any, Any, Any, Any]:
+    """Return a tensor after a step, its v, its trail h and the signal z = ⟨g, h⟩, h from before.
+
+    Args:
+        xp: A namespace with `abs`, `clip`, `sqrt`, `sum`, `where` and `zeros_like`.
+        weight: w.
+        gradient: g, in the precision of v.
+        square: v.
+        trail: h.
+        length: The step over g/√v, lr · first · s · c.
+        keep: What is kept of the weights.
+        fade: What the trail keeps.
+
+    Example:
+        >>> import numpy as np
+        >>> w, v, h = np.ones(3), np.zeros(3), np.zeros(3)
+        >>> g = np.array([4.0, -0.5, np.inf])
+        >>> w, v, h, z = move(np, w, g, v, h, length=0.1, keep=1.0, fade=0.5)
+        >>> w.tolist(), v.tolist(), h.tolist(), float(z)
+        ([0.9, 1.1, 1.0], [16.0, 0.25, 0.0], [-0.05, 0.05, 0.0], 0.0)
+    """
+    size = xp.abs(gradient)
+    counts = (size >= SMALLEST) & (size <= LARGEST)
+    gradient = xp.where(counts, gradient, xp.zeros_like(gradient))
+    most = SPIKE * xp.sqrt((1 - KEEP) * square)
+    # A coordinate's first gradient has nothing to be measured by.
+    gradient = xp.where(square > 0, xp.clip(gradient, -most, most), gradient)
+    signal = xp.sum(gradient * trail)
+    # What is not visited does not forget: rows of an embedding count their own visits.
+    square = xp.where(gradient == 0, square, KEEP * square + gradient * gradient)
+    delta = length * gradient / xp.clip(xp.sqrt(square), 1e-30, None)
+    return keep * weight - delta, square, fade * (trail - delta), signal
+
+
+def follow(xp: Any, law: Law, signal: Any) -> Law:
+    """Return the law after a step whose signal was z = ⟨g, h⟩, h the trail before the step.
+
+    Example:
+        >>> import numpy as np
+        >>> law = Law(*(np.array(x) for x in (500.0, 0.0, 1e-4, 0.05)))
+        >>> [round(float(follow(np, law, np.array(z)).log_rate), 3) for z in (-0.01, 0.01)]
+        [0.006, -0.006]
+    """
+    steps = law.steps + 1
+    square = KEEP_SIGNAL * law.square + (1 - KEEP_SIGNAL) * signal * signal
+    usual = xp.sqrt(square / (1 - KEEP_SIGNAL**steps)) + 1e-30
+    pace = xp.clip(FIRST_PACE / xp.sqrt(steps), PACE, None)
+    low = -0.5 * xp.log((1 - KEEP) * xp.clip(steps / 10, REST, None))
+    moved = law.log_rate - pace * xp.clip(signal / usual, -LOUDEST, LOUDEST)
+    rate = xp.clip(xp.maximum(moved, low), None, math.log(HIGH))
+    return Law(steps, rate, square, law.scale)
+
+
+def memory(xp: Any, law: Law) -> Any:
+    """Return the memory of a rate in steps: an AdaGrad that has seen so many steps as far.
+
+    Example:
+        >>> import numpy as np
+        >>> law = Law(*(np.array(x) for x in (500.0, 0.0, 1e-4, 0.05)))
+        >>> round(float(memory(np, law)), 6)
+        100.0
+    """
+    return xp.exp(-2 * law.log_rate) / (1 - KEEP)

@@ -1,0 +1,155 @@
+"""`Pursuit` as a Keras optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from array_api_compat import array_namespace
+from keras import ops
+
+from driftrate.adapters import _pursuit as law
+from driftrate.errors import ConfigError
+from driftrate.schedules.base import Array
+
+# Bits of the exponent and of the mantissa.
+_SHORT = {"bfloat16": (8, 7), "float16": (5, 10)}
+
+
+@keras.saving.register_keras_serializable(package="driftrate")
+class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
+    r"""Steps that follow a moving target, with a rate a tensor that finds itself.
+
+    An AdaGrad that forgets, $v \leftarrow kv + g^2$, without momentum, whose step
+    $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ that the variable
+    has when the optimizer is built, and by a rate $c$ that follows the derivative of the loss by
+    its own logarithm over the last 300 steps. The same steps as `driftrate.torch.Pursuit`; state is
+    float32 (float64 for float64 variables), and what 16-bit variables drop is added to their next
+    step. Coordinates of a gradient that are not finite are skipped.
+
+    Args:
+        learning_rate: A multiplier of all steps, or a schedule of Keras; 1 is meant to be right.
+        weight_decay: What a matrix loses of itself while it could move by its own size: a step
+            takes `weight_decay` · lr · ρ of it, ρ = 0.03 min(c, 1) the relative length of a
+            step. Vectors do not decay, nor what `exclude_from_weight_decay` names.
+        **options: As of every Keras optimizer: `clipnorm`, `use_ema`,
+            `gradient_accumulation_steps`, `loss_scale_factor`, `name` and the like.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> x = np.random.default_rng(0).standard_normal((64, 2))
+        >>> dense = keras.layers.Dense(1, kernel_initializer="zeros")
+        >>> model = keras.Sequential([keras.Input((2,)), dense])
+        >>> model.compile(Pursuit(), loss="mse")
+        >>> history = model.fit(x, x @ [1.0, -2.0], batch_size=64, epochs=100, verbose=0)
+        >>> bool(history.history["loss"][-1] < 0.1)
+        True
+
+    Reference:
+        Duchi, Hazan and Singer (2011), "Adaptive subgradient methods"; Sutton (1992), "Adapting
+        bias by gradient descent".
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1.0,
+        weight_decay: float = law.WEIGHT_DECAY,
+        **options: Any,
+    ) -> None:
+        for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+            if isinstance(value, int | float) and not 0.0 <= value < float("inf"):
+                raise ConfigError(f"Pursuit: {name} must be finite and not negative, got {value!r}")
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **options)
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Make the state, for the variables of a model as they are now."""
+        if self.built:
+            return
+        variables = list(variables)
+        super().build(variables)
+        scales = [law.scale(np, one.shape, _rms(one)) for one in variables]
+        scales = law.settle(np, scales, [math.prod(one.shape) for one in variables])
+        self._laws, self._squares, self._trails, self._rests = [], [], [], []
+        for one, scale in zip(variables, scales, strict=True):
+            first = np.array([0.0, 0.0, 0.0, scale])
+            self._laws.append(self._add(one, "law", _wide(one), first))
+            self._squares.append(self._add(one, "square", _wide(one)))
+            self._trails.append(self._add(one, "trail", _wide(one)))
+            short = one.dtype in _SHORT
+            self._rests.append(self._add(one, "rest", one.dtype) if short else None)
+
+    def update_step(self, gradient: Array, variable: keras.Variable, learning_rate: Array) -> None:
+        """Move one variable."""
+        place = self._get_variable_index(variable)
+        numbers, square, trail = (x[place] for x in (self._laws, self._squares, self._trails))
+        rest, kind = self._rests[place], square.dtype
+        # Copies: torch would change what was read while it is assigned.
+        now = law.Law(*(ops.copy(numbers.value[i]) for i in range(4)))
+        xp = array_namespace(square.value)
+        rate = ops.cast(learning_rate, kind)
+        decays = len(variable.shape) > 1 and self._use_weight_decay(variable)
+        whole = ops.cast(ops.stop_gradient(variable.value), kind)
+        if rest is not None:
+            whole = law.whole(xp, whole, ops.cast(rest.value, kind), 2.0 ** -_SHORT[rest.dtype][1])
+        moved, after, trailing, signal = law.move(
+            xp,
+            whole,
+            ops.cast(gradient, kind),
+            square.value,
+            trail.value,
+            length=rate * law.length(xp, now),
+            keep=1 - self.weight_decay * rate * law.decay(xp, now) if decays else 1.0,
+            fade=law.fade(xp, now),
+        )
+        then = law.follow(xp, now, signal)
+        square.assign(after)
+        trail.assign(trailing)
+        numbers.assign(xp.stack([then.steps, then.log_rate, then.square, then.scale]))
+        if rest is not None:
+            kept = _rounded(moved, rest.dtype)
+            rest.assign(ops.cast(moved - kept, rest.dtype))
+            moved = kept
+        variable.assign(ops.cast(moved, variable.dtype))
+
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
+        """Leave it to the step, whose length it is measured by."""
+
+    def _add(
+        self, like: keras.Variable, name: str, dtype: str, first: Any = None
+    ) -> keras.Variable:
+        """Add a variable beside one of the model, of its shape and 0, or with a first value."""
+
+        def start(shape: Any, dtype: Any) -> Array:
+            return ops.convert_to_tensor(np.zeros(shape) if first is None else first, dtype=dtype)
+
+        return self.add_variable(
+            shape=like.shape if first is None else first.shape,
+            initializer=start,
+            dtype=dtype,
+            layout=getattr(like, "_layout", None) if first is None else None,
+            name=f"{like.path.replace('/', '_')}_{name}",
+        )
+
+
+def _rms(variable: keras.Variable) -> float:
+    """Return the root mean square, which is read once."""
+    wide = ops.cast(ops.stop_gradient(variable.value), _wide(variable))
+    return float(ops.sqrt(ops.mean(ops.square(wide)))) if math.prod(variable.shape) else 0.0
+
+
+def _rounded(wide: Array, kind: str) -> Array:
+    """Return numbers of a 16-bit type in their wider one."""
+    if keras.backend.backend() != "jax":
+        return ops.cast(ops.cast(wide, kind), wide.dtype)
+    import jax
+
+    # Its compiler leaves out a cast there and back.
+    return jax.lax.reduce_precision(wide, *_SHORT[kind])
+
+
+def _wide(variable: keras.Variable) -> str:
+    """Return the type of the state."""
+    return "float64" if variable.dtype == "float64" else "float32"

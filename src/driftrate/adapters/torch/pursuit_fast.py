@@ -1,0 +1,101 @@
+"""One step of `Pursuit` on the CPU in one look at each coordinate, where there is a C compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from driftrate.adapters import _pursuit as law
+
+_SOURCE = Path(__file__).with_suffix(".c")
+_FLAGS = ["-O3", "-std=c99", "-fPIC", "-shared"]
+# Vectors need to be told that sums may be taken in lanes and that no root sets an error.
+_FLAGS += ["-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"]
+# Sums are of pieces of this size, in order: they do not depend on the number of threads.
+_PIECE = 1 << 18
+
+Move = Callable[..., float]
+Piece = tuple[Any, ...]
+
+
+@lru_cache(maxsize=1)
+def compiled() -> Move | None:
+    """Return the C function, compiled for this machine at the first call; None if it cannot be."""
+    compiler = shutil.which(os.environ.get("CC") or "cc")
+    if compiler is None:
+        return None
+    numbers = {
+        "KEEP": law.KEEP,
+        "FORGET": 1 - law.KEEP,
+        "SPIKE": law.SPIKE,
+        "SMALLEST": law.SMALLEST,
+        "LARGEST": law.LARGEST,
+    }
+    given = [f"-D{name}=((float){value!r})" for name, value in numbers.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        library = os.path.join(folder, "pursuit.so")
+        for machine in (["-march=native"], []):  # not every compiler knows its machine
+            call = [compiler, *_FLAGS, *machine, *given, str(_SOURCE), "-o", library, "-lm"]
+            try:
+                subprocess.run(call, check=True, capture_output=True, timeout=60)
+                # Once loaded, the file may go.
+                move: Any = ctypes.CDLL(library).pursuit_move
+            except (OSError, subprocess.SubprocessError):
+                continue
+            move.restype = ctypes.c_double
+            move.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_int]
+            return move  # type: ignore[no-any-return]
+    return None
+
+
+@lru_cache(maxsize=1)
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count)
+
+
+def takes(p: Tensor, grad: Tensor) -> bool:
+    """Whether the C function can move these weights."""
+    return p.is_cpu and p.dtype == grad.dtype == torch.float32 and compiled() is not None
+
+
+def move(
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    states: Sequence[dict[str, Any]],
+    factors: Tensor,
+    decays: Sequence[bool],
+) -> Tensor:
+    """Move dense tensors for which `takes` holds, see `pursuit_step.move`."""
+    one = compiled()
+    assert one is not None
+    pieces: list[Piece] = []
+    counts = []
+    row = factors.data_ptr()
+    for p, grad, state, decay in zip(params, grads, states, decays, strict=True):
+        size, w, g = p.numel(), p.data_ptr(), grad.data_ptr()
+        v, h = state["square"].data_ptr(), state["trail"].data_ptr()
+        for start in range(0, size, _PIECE):
+            at, count = 4 * start, min(_PIECE, size - start)  # four bytes a number
+            pieces.append((w + at, g + at, v + at, h + at, row, count, decay))
+        counts.append(-(-size // _PIECE))
+        row += 4 * factors.stride(0)
+        torch.autograd.graph.increment_version(p)
+    workers = torch.get_num_threads()
+    if workers > 1 and len(pieces) > len(params):
+        sums = list(_threads(workers).map(lambda piece: one(*piece), pieces))
+    else:
+        sums = [one(*piece) for piece in pieces]
+    parts = iter(sums)
+    signals = [sum(next(parts) for _ in range(count)) for count in counts]
+    return torch.tensor(signals, dtype=torch.float32)

@@ -1,0 +1,57 @@
+"""The rate of learning: how much of what a step could gain on its own batch it has gained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Sample:
+    r"""A step that is looked at twice on the same batch.
+
+    $\rho = 1 - \langle g(w+\Delta),\Delta\rangle/\langle g(w),\Delta\rangle$ is 0 for a step that
+    is far too short, 1 at the minimum of the loss along the step, and 2 where nothing is gained.
+
+    Args:
+        params: What the step moves.
+    """
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self._params = params
+        self._devices = sorted({p.get_device() for p in params if p.is_cuda})
+        self._noise = torch.get_rng_state()
+        self._noises = [torch.cuda.get_rng_state(place) for place in self._devices]
+        self._before: list[tuple[Tensor, Tensor]] = []
+
+    def keep(self) -> None:
+        """Keep the weights and gradients of before the step."""
+        self._moving = [p for p in self._params if p.grad is not None]
+        self._before = [
+            (p.detach().clone(), p.grad.clone()) for p in self._moving if p.grad is not None
+        ]
+
+    def look(self, closure: Callable[[], Any]) -> Tensor:
+        """Return ρ after the step, with the same random numbers; gradients are put back."""
+        for p in self._params:
+            p.grad = None
+        with torch.random.fork_rng(self._devices):
+            torch.set_rng_state(self._noise)
+            for place, noise in zip(self._devices, self._noises, strict=True):
+                torch.cuda.set_rng_state(noise, place)
+            with torch.enable_grad():
+                closure()
+        new = old = torch.zeros(())
+        for p, (weights, grad) in zip(self._moving, self._before, strict=True):
+            step = (p.detach() - weights).float()
+            old = old.to(p.device) + (_dense(grad) * step).sum()
+            if p.grad is not None:
+                new = new.to(p.device) + (_dense(p.grad) * step).sum()
+            p.grad = grad
+        return 1 - new / old
+
+
+def _dense(grad: Tensor) -> Tensor:
+    return (grad.to_dense() if grad.is_sparse else grad).float()

@@ -1,0 +1,102 @@
+"""`Pursuit` inside `fit`: saved and loaded with the model, accumulation, short floats, decay."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from driftrate.errors import ConfigError
+from driftrate.keras import Pursuit
+
+# Keras reads its variables in a way that NumPy 2.4 frowns upon.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((320, 5)).astype("float32")
+Y = np.tanh(X @ RNG.standard_normal((5, 1))).astype("float32")
+
+
+def network(optimizer):
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((5,)), *layers])
+    model.compile(optimizer, loss="mse")
+    return model
+
+
+def fit(model, x=X, y=Y, batch=16):
+    return model.fit(x, y, batch_size=batch, shuffle=False, verbose=0).history["loss"][-1]
+
+
+def values(model):
+    return [np.array(w.value.tolist()) for w in model.weights]
+
+
+def test_saved_and_loaded_with_the_model_bit_by_bit(tmp_path):
+    whole, half = network(Pursuit(0.7, 0.1)), network(Pursuit(0.7, 0.1))
+    fit(whole)
+    fit(half, X[:160], Y[:160])
+    half.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded.optimizer, Pursuit)
+    assert loaded.optimizer.weight_decay == 0.1
+    fit(loaded, X[160:], Y[160:])
+    for one, other in zip(values(loaded), values(whole), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_the_configuration_makes_an_equal_one():
+    falling = keras.optimizers.schedules.ExponentialDecay(1.0, 10, 0.9)
+    first = Pursuit(falling, 0.2, clipnorm=3.0, name="mine")
+    again = Pursuit.from_config(first.get_config())
+    assert again.get_config() == first.get_config()
+    assert (again.weight_decay, again.clipnorm, again.name) == (0.2, 3.0, "mine")
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan")])
+def test_bad_numbers_are_refused(bad):
+    with pytest.raises(ConfigError, match="learning_rate must be finite"):
+        Pursuit(bad)
+    with pytest.raises(ConfigError, match="weight_decay must be finite"):
+        Pursuit(weight_decay=bad)
+
+
+def test_accumulated_batches_are_one_step():
+    whole = network(Pursuit())
+    parts = network(Pursuit(gradient_accumulation_steps=4))
+    fit(whole, batch=64)
+    fit(parts, batch=16)
+    for one, other in zip(values(whole), values(parts), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def step(optimizer, first, gradients, dtype="float32"):
+    """Apply gradients to one variable; return it and its last value."""
+    variable = keras.Variable(np.asarray(first, "float32"), dtype=dtype)
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, dtype)], [variable])
+    return np.array(keras.ops.cast(variable.value, "float32").tolist())
+
+
+def test_decay_is_the_law_s_alone():
+    """A matrix without gradient loses wd · lr · 0.03; a vector, or one left out, nothing."""
+    found = step(Pursuit(0.5, 0.1), np.ones((3, 2)), [np.zeros((3, 2), "float32")])
+    np.testing.assert_allclose(found, 1 - 0.1 * 0.5 * 0.03, rtol=1e-6)
+    assert np.all(step(Pursuit(0.5, 0.1), np.ones(3), [np.zeros(3, "float32")]) == 1.0)
+    left_out = Pursuit(0.5, 0.1)
+    left_out.exclude_from_weight_decay(var_names=["variable"])
+    assert np.all(step(left_out, np.ones((3, 2)), [np.zeros((3, 2), "float32")]) == 1.0)
+
+
+def test_short_floats_lose_nothing():
+    ones = [np.ones((4, 4), "float32")] * 200
+    wide, short = (step(Pursuit(0.01), np.eye(4), ones, kind) for kind in ("float32", "bfloat16"))
+    assert np.abs(wide - short).max() < 2.0**-7 < np.abs(wide - np.eye(4)).max()
+
+
+def test_coordinates_that_are_not_finite_are_skipped():
+    good = np.array([0.5, 1.0, -2.0], "float32")
+    found = step(Pursuit(), np.zeros(3), [good * [np.nan, 1, 1], good * [np.inf, 1, 1], good])
+    want = step(Pursuit(), np.zeros(3), [good * [0, 1, 1], good * [0, 1, 1], good])
+    np.testing.assert_allclose(found, want)
+    assert np.all(np.isfinite(found))
