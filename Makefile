@@ -49,7 +49,8 @@ $(OLDEST): pyproject.toml .ci/oldest.py
 gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not said)
 	@$(GPU_PATH) $(GPU_PYTHON) -c 'import pytest, array_api_compat' 2>/dev/null || \
 	  $(GPU_PYTHON) -m pip install --quiet --target .venv-gpu pytest array-api-compat
-	$(GPU_PATH) $(GPU_PYTHON) -m pytest --noconftest -rs -m gpu tests/adapters/test_on_gpu.py
+	$(GPU_PATH) $(GPU_PYTHON) -m pytest --noconftest -rs -m gpu \
+	  tests/adapters/test_on_gpu.py tests/adapters/test_pursuit_on_gpu.py
 
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term:skip-covered
@@ -62,8 +63,10 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/cytometry.py
 	$(BIN)/python benchmarks/adapters.py
+	$(BIN)/python benchmarks/pursuit.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
 	$(BIN)/python benchmarks/race.py --defaults-only
+	$(BIN)/python benchmarks/networks.py --streams keystroke,airquality_co,bike_hourly --methods adam,cocob,Pursuit
 
 .PHONY: help setup lint test check gpu coverage reproduce bench

@@ -24,5 +24,5 @@ def test_an_example_draws_its_picture(path, tmp_path, capsys, monkeypatch):
     picture = Path("picture.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 10_000
-    # A line a method, each with a regret that is a number.
-    assert re.findall(r"regret +\d", capsys.readouterr().out)
+    # A line a method, each with a regret or a loss that is a number.
+    assert re.findall(r"(?:regret|loss) +\d", capsys.readouterr().out)

@@ -66,13 +66,26 @@ def surroundings(loop):
 @pytest.mark.parametrize("loop", LOOPS)
 def test_pick_your_loop(loop, capsys):
     names = surroundings(loop)
-    exec(block(f"driftrate.{loop}"), names)
+    exec(block("driftrate.torch.attach" if loop == "torch" else f"driftrate.{loop}"), names)
     follower = {"torch": "rate", "sklearn": "model"}.get(loop, "optimizer")
     if loop == "optax":
         record = names["driftrate"].optax.record(names["state"])
     else:
         record = names[follower].record
     assert 0.0 < float(record["rate"]) < 10.0
+
+
+def test_a_network_for_ever():
+    names = surroundings("torch")
+    exec(block("driftrate.torch.Pursuit"), names)
+    model, optimizer, losses = names["model"], names["optimizer"], []
+    for x, y in names["batches"] * 10:
+        loss = names["loss"](model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.1 * losses[0]
 
 
 def test_the_rest_of_the_code():

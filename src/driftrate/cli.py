@@ -70,7 +70,8 @@ def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[.
     """Give a command the fields of a record as its options, and the record in their place.
 
     Their help is what the record's docstring says. A field without a default is the argument of the
-    command; a sequence with one is an option that takes its values with commas between.
+    command, which the record itself may require; a sequence with one is an option that takes its
+    values with commas between.
     """
     kinds, texts = get_type_hints(record), _texts(record)
     lists = {one.name for one in fields(record) if one.default == ()}
@@ -80,7 +81,7 @@ def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[.
         flags = [one.metadata["flag"]] if "flag" in one.metadata else []
         info: Any = typer.Option(*flags, help=text)
         if default is MISSING:
-            kind, default, info = list[str], Parameter.empty, typer.Argument(help=text)
+            kind, default, info = list[str] | None, None, typer.Argument(help=text)
         elif one.name in lists:
             kind, default = str, ""
         return Parameter(
@@ -90,6 +91,9 @@ def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[.
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
             told = {one.name: given.pop(one.name) for one in fields(record)}
+            told |= {
+                one.name: told[one.name] or [] for one in fields(record) if one.default is MISSING
+            }
             for name in lists:
                 told[name] = [value.strip() for value in told[name].split(",") if value.strip()]
             with _plainly():

@@ -158,7 +158,7 @@ class TestBadInput:
         [
             (["nowhere.csv", "--target", "y"], "nowhere.csv"),
             (["synthetic:spiral", "--methods", "adm"], "did you mean adam"),
-            (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean HedgedSGD"),
+            (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean Hedged or HedgedSGD?"),
             (["synthetic:spiral", "--engine", "loco"], "choose from local, dask"),
             (["synthetic:spiral", "--target", "y"], "target and time are for files"),
             (["synthetic:moon"], "moon"),

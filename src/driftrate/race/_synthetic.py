@@ -71,6 +71,7 @@ def synthetic(spec: str, text: str, model: str | None, batch: int) -> Source:
         draw=lambda seed: _draw(stream, path, task, batch, seed),
         key=(spec, loss),
         unplayed=0,
+        biased=False,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, TypedDict, cast
+from typing import Literal, NotRequired, TypedDict, cast
 
 from driftrate.errors import ConfigError
 
 # The most points that a curve of a result has.
 CURVE_POINTS = 200
+# A mean loss above this many times that of predicting nothing (a score of 0) is a divergence.
+_ABSURD = 1000.0
 
 Status = Literal["ok", "diverged", "failed", "timeout"]
 
@@ -26,12 +28,15 @@ class Reading:
         time: The column to sort the files by.
         model: linear, logistic, softmax or mlp; the linear one that fits the target if none.
         batch: Rows in a batch.
+        hidden: Widths of a network's hidden layers, with commas between; 128,128, or those of the
+            protocol, if none.
     """
 
     target: str | None = None
     time: str | None = None
     model: str | None = None
     batch: int = 16
+    hidden: str | None = None
 
     def __post_init__(self) -> None:
         self.check_counts("batch")
@@ -86,7 +91,8 @@ class Result(TypedDict):
     `loss` and `error` are means over all steps played, `regret` is a sum and None where no oracle
     is known. Curves hold running means (regret: running sums; rate: the rates themselves) at
     `curve_steps`; a method without a rate has an empty `rate_curve`, a stream without an oracle an
-    empty `regret_curve`.
+    empty `regret_curve`. `figures` has the mean loss and error of the phases that a network's
+    protocol scores apart.
     """
 
     status: Status
@@ -101,6 +107,7 @@ class Result(TypedDict):
     error_curve: list[float]
     regret_curve: list[float]
     rate_curve: list[float]
+    figures: NotRequired[dict[str, tuple[float, float]]]
 
 
 def without_result(status: Status, message: str) -> Result:
@@ -113,6 +120,19 @@ def without_result(status: Status, message: str) -> Result:
     numbers = {"loss": None, "error": None, "regret": None, "steps": 0, "seconds_per_step": 0.0}
     curves: dict[str, object] = {key: [] for key in Result.__annotations__ if "curve" in key}
     return cast(Result, {"status": status, "message": message, **numbers, **curves})
+
+
+def absurd(loss: float, nothing: float) -> str:
+    """Return what a mean loss has of a divergence, empty if nothing.
+
+    Example:
+        >>> absurd(2.0, 0.5), absurd(1e4, 0.5)
+        ('', 'a mean loss of 1e+04, over 1,000 times the 0.5 of predicting nothing')
+    """
+    if not 0.0 < _ABSURD * nothing < loss:
+        return ""
+    times = f"over {_ABSURD:,.0f} times the {nothing:.3g} of predicting nothing"
+    return f"a mean loss of {loss:.3g}, {times}"
 
 
 def one_line(error: BaseException) -> str:

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from driftrate.errors import ConfigError
+from driftrate.race.networks.network import Network, widths
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[Any]  # float64 of a regression or of two classes, int64 of more
 Task = Literal["regression", "binary", "classes"]
 
 MODELS = ("linear", "logistic", "softmax", "mlp")
-HIDDEN = 64
 # The model that fits a task without being asked for.
 NATURAL: dict[Task, str] = {"regression": "linear", "binary": "logistic", "classes": "softmax"}
 
@@ -76,13 +76,12 @@ def _residuals(task: Task, scores: Floats, y: Labels) -> Floats:
 
 @dataclass(frozen=True)
 class Model:
-    """A model with flat weights, so that one rule moves them all.
+    """A model that is linear in its weights, which are flat, so that one rule moves them all.
 
     Args:
         task: What is predicted.
         features: The number of columns, the bias column among them.
         outputs: The number of scores: the classes if there are more than two, else 1.
-        hidden: The width of the hidden layer, 0 for a model that is linear in its weights.
 
     Example:
         >>> model = Model("regression", features=2, outputs=1)
@@ -94,35 +93,19 @@ class Model:
     task: Task
     features: int
     outputs: int
-    hidden: int = 0
-
-    @property
-    def linear(self) -> bool:
-        """Whether the scores are linear in the weights, and the loss therefore convex."""
-        return self.hidden == 0
 
     @cached_property
     def size(self) -> int:
         """The number of weights."""
-        if self.linear:
-            return self.features * self.outputs
-        return self.features * self.hidden + (self.hidden + 1) * self.outputs
+        return self.features * self.outputs
 
-    def init(self, seed: int) -> Floats:
-        """Return the first weights: 0 for a linear model, else He's normal ones, last layer 0.
-
-        With a last layer of 0 every model starts by predicting nothing.
-        """
-        theta = np.zeros(self.size)
-        if not self.linear:
-            rng = np.random.default_rng(seed)
-            count = self.features * self.hidden
-            theta[:count] = rng.standard_normal(count) * np.sqrt(2.0 / self.features)
-        return theta
+    def init(self) -> Floats:
+        """Return the first weights: 0, which predict nothing."""
+        return np.zeros(self.size)
 
     def scores(self, theta: Floats, x: Floats) -> Floats:
         """Return the scores of weights (..., size) on rows: (..., rows), or with classes last."""
-        out = self._forward(theta, x)[-1]
+        out: Floats = x @ theta.reshape(*theta.shape[:-1], self.features, self.outputs)
         return out if self.task == "classes" else out[..., 0]
 
     def gradients(self, theta: Floats, x: Floats, y: Labels) -> tuple[Floats, Floats]:
@@ -134,47 +117,27 @@ class Model:
         self, theta: Floats, x: Floats, y: Labels, parts: int
     ) -> tuple[Floats, Floats, Floats]:
         """Return the scores, the mean loss and the gradients (parts, ..., size) of equal parts."""
-        *inner, out = self._forward(theta, x)
-        scores = out if self.task == "classes" else out[..., 0]
+        scores = self.scores(theta, x)
         residual = _residuals(self.task, scores, y)
         loss = losses(self.task, scores, y).mean(axis=-1)
-        lead = theta.shape[:-1]
-
-        def product(left: Floats, right: Floats) -> Floats:
-            """Return the mean over each part's rows of left ⊗ right, (parts, ..., flat)."""
-            left = left.reshape(*left.shape[:-2], parts, -1, left.shape[-1])
-            right = right.reshape(*right.shape[:-2], parts, -1, right.shape[-1])
-            outer = np.swapaxes(left, -1, -2) @ right / left.shape[-2]
-            return np.moveaxis(outer.reshape(*lead, parts, -1), -2, 0)
-
-        if self.linear:
-            return scores, loss, product(x, residual)
-        hidden, second = inner
-        back = (residual @ np.swapaxes(second[..., :-1, :], -1, -2)) * (hidden[..., :-1] > 0)
-        both = product(x, back), product(hidden, residual)
-        return scores, loss, np.concatenate(both, axis=-1)
-
-    def _forward(self, theta: Floats, x: Floats) -> tuple[Floats, ...]:
-        """Return what the backward pass needs, and the outputs (..., rows, outputs) last."""
-        lead = theta.shape[:-1]
-        if self.linear:
-            return (x @ theta.reshape(*lead, self.features, self.outputs),)
-        cut = self.features * self.hidden
-        first = theta[..., :cut].reshape(*lead, self.features, self.hidden)
-        second = theta[..., cut:].reshape(*lead, self.hidden + 1, self.outputs)
-        hidden = np.maximum(x @ first, 0.0)
-        hidden = np.concatenate([hidden, np.ones((*hidden.shape[:-1], 1))], axis=-1)
-        return hidden, second, hidden @ second
+        left = x.reshape(parts, -1, x.shape[-1])
+        right = residual.reshape(*residual.shape[:-2], parts, -1, residual.shape[-1])
+        outer = np.swapaxes(left, -1, -2) @ right / left.shape[-2]
+        flat = outer.reshape(*theta.shape[:-1], parts, -1)
+        return scores, loss, np.moveaxis(flat, -2, 0)
 
 
-def make_model(name: str, task: Task, features: int, classes: int) -> Model:
+def make_model(
+    name: str, task: Task, features: int, classes: int, hidden: str | None = None
+) -> Model | Network:
     """Return the model of a name for a task.
 
     Args:
         name: One of `MODELS`.
         task: What is predicted.
-        features: The number of columns, the bias column among them.
+        features: The number of columns; that of a linear model's bias is among them.
         classes: The number of classes, 0 for a regression.
+        hidden: The widths of a network's hidden layers, with commas between; 128,128 if none.
 
     Example:
         >>> make_model("softmax", "classes", features=5, classes=3).size
@@ -187,4 +150,6 @@ def make_model(name: str, task: Task, features: int, classes: int) -> Model:
         fits = f"a target of {what[task]}: use {NATURAL[task]} or mlp"
         raise ConfigError(f"model {name!r} does not fit {fits}")
     outputs = classes if task == "classes" else 1
-    return Model(task, features, outputs, HIDDEN if name == "mlp" else 0)
+    if name == "mlp":
+        return Network(task, features, outputs, widths(hidden))
+    return Model(task, features, outputs)

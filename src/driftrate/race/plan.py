@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import product
+from pathlib import Path
 
-from driftrate.errors import ConfigError
-from driftrate.race.cell import Cell
+from driftrate.errors import ConfigError, DataError
+from driftrate.race.cell import Cell, Reading
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Contestant
+from driftrate.race.networks.suite import specifications
 from driftrate.race.settings import Race
 from driftrate.race.sources import NOT_FILES, Source, resolve
 
@@ -20,7 +22,7 @@ class Plan:
     """The streams by how they were given, the methods by name, and the cells to play.
 
     Cells at defaults come before grids, and short streams before long ones. `absent` says why
-    methods that were not asked for by name cannot run here.
+    methods, and streams of a suite, that were not asked for by name cannot run here.
     """
 
     sources: Mapping[str, Source]
@@ -46,14 +48,17 @@ def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
         DriftrateError: A stream cannot be read.
     """
     chosen, absent = _choose(roster, race.methods)
-    files = [spec for spec in race.streams if spec.partition(":")[0] not in NOT_FILES]
     sources: dict[str, Source] = {}
     cells = []
-    for spec in dict.fromkeys(race.streams):
-        # Columns belong to files; without any file, `resolve` says so.
-        reading = race.reading if spec in files or not files else race.reading.without_columns()
-        source = sources[spec] = resolve(spec, reading)
-        reading = replace(reading, model=source.model)
+    for spec, wanted in _readings(race).items():
+        try:
+            source = sources[spec] = resolve(spec, wanted)
+        except DataError as error:
+            if spec in race.streams or spec.startswith("texts:"):
+                raise  # what was asked for by name
+            absent[Path(spec).stem.removeprefix("networks:")] = str(error)
+            continue
+        reading = replace(wanted, model=source.model)
         for name, contestant in chosen.items():
             settings = contestant.settings(source.model)[: None if race.grid else 1]
             for seed, (turn, setting) in product(range(race.seeds), enumerate(settings)):
@@ -64,6 +69,25 @@ def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
         raise ConfigError(f"no method of {', '.join(chosen)} fits these streams and this model")
     ordered = [cell for _, cell in sorted(cells, key=lambda pair: pair[0])]
     return Plan(sources, chosen, absent, ordered)
+
+
+def _readings(race: Race) -> dict[str, Reading]:
+    """Return every stream of a race with how it is read."""
+    files = [spec for spec in race.streams if _is_file(spec)]
+    # Columns belong to files; without any file, `resolve` says so.
+    plain = race.reading.without_columns()
+    found = {spec: race.reading if spec in files or not files else plain for spec in race.streams}
+    if race.suite is not None:
+        for spec in specifications():
+            target = "y" if _is_file(spec) else None
+            found.setdefault(spec, replace(plain, model="mlp", target=target))
+    if race.texts is not None:
+        found[f"texts:{race.texts}"] = replace(plain, model="mlp")
+    return found
+
+
+def _is_file(spec: str) -> bool:
+    return spec.partition(":")[0] not in NOT_FILES
 
 
 def _choose(

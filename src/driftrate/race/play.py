@@ -13,14 +13,21 @@ from typing import Any, cast
 import numpy as np
 
 from driftrate.errors import ConfigError, DataError
-from driftrate.race.cell import CURVE_POINTS, Cell, Result, Status, one_line, without_result
+from driftrate.race.cell import (
+    CURVE_POINTS,
+    Cell,
+    Result,
+    Status,
+    absurd,
+    one_line,
+    without_result,
+)
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Player, Setup, contestants
 from driftrate.race.models import Floats, Task, errors, losses
+from driftrate.race.networks.play import Learner
+from driftrate.race.networks.result import play_network
 from driftrate.race.sources import Batch, Source, resolve
-
-# A mean loss above this many times that of predicting nothing (a score of 0) is a divergence.
-ABSURD = 1000.0
 
 
 class _Tally:
@@ -70,11 +77,8 @@ class _Tally:
 
     def end(self) -> Result:
         """Return the result of a cell played to its end: `diverged` where its loss is absurd."""
-        if not 0.0 < ABSURD * self._nothing < self._loss:
-            return self.result("ok", "")
-        mean, nothing = self._loss / self.steps, self._nothing / self.steps
-        times = f"over {ABSURD:,.0f} times the {nothing:.3g} of predicting nothing"
-        return self.result("diverged", f"a mean loss of {mean:.3g}, {times}")
+        said = absurd(self._loss / max(self.steps, 1), self._nothing / max(self.steps, 1))
+        return self.result("diverged" if said else "ok", said)
 
     def result(self, status: Status, message: str) -> Result:
         """Return the result; only a cell that is ok has a loss."""
@@ -95,6 +99,7 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
         mean over rows of E[ℓ(p, y) - ℓ(p*, y) | x],
 
     with p* the score of the best weights. It needs no weights of the predictor.
+    Networks have a loop of their own, of the same meaning (`driftrate.race.networks.play`).
 
     Args:
         cell: The cell.
@@ -122,6 +127,8 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
         try:
             source, player = _prepare(cell)
             _one_thread(stack)
+            if source.model == "mlp":
+                return play_network(cast(Learner, player), source, cell.seed, deadline)
             tally = _Tally(source.task, source.steps)
             for batch in islice(source.batches(cell.seed), source.steps):
                 if deadline is not None and time.monotonic() >= deadline:
@@ -146,7 +153,7 @@ def _prepare(cell: Cell) -> tuple[Source, Player]:
     if source.fingerprint != cell.fingerprint:
         raise DataError(f"{source.name} has changed since the race began: start the race again")
     contestant = entrants[cell.method]
-    setup = Setup(source.make_model(), source.batch, source.steps, cell.seed)
+    setup = Setup(source.make_model(), source.batch, source.steps, cell.seed, source.device)
     player = contestant.make(cell.setting, setup)
     if cell.code not in ("", code_of(contestant)):
         other = f"{cell.method} or a package that it needs is not the one that the race began with"

@@ -13,6 +13,7 @@ from driftrate.errors import DataError
 from driftrate.race.cell import Cell, Result
 from driftrate.race.contestants import contestants
 from driftrate.race.engine import check_engine, run
+from driftrate.race.figures import spread
 from driftrate.race.leaderboard import Leaderboard, Row
 from driftrate.race.page import render_race
 from driftrate.race.plan import Plan, make_plan
@@ -45,7 +46,8 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     results: dict[Cell, Result] = {}
 
     def publish(write: bool) -> Leaderboard:
-        board = Leaderboard(results, plan.contestants, plan.names)
+        shown, names = spread(results, plan)
+        board = Leaderboard(shown, plan.contestants, names)
         if board.streams:
             screen.draw(board)
         if board.streams and write:

@@ -14,8 +14,10 @@ class Race(Reading):
     """What to race, and how: how the streams are read, and the following.
 
     Args:
-        streams: CSV or Parquet files, river:NAME, openml:NAME, cytometry, or for example
-            synthetic:spiral,dim=128,hold=8.
+        streams: CSV or Parquet files, river:NAME, openml:NAME, cytometry, networks:NAME, or for
+            example synthetic:spiral,dim=128,hold=8.
+        suite: networks, for the protocols of docs/networks.md.
+        texts: A folder of texts, or texts.npz, for a byte-level transformer.
         methods: Methods, with commas between; all that are installed if none.
         seeds: Seeds of each method and setting.
         grid: Also run each method on a small grid of settings.
@@ -26,10 +28,12 @@ class Race(Reading):
 
     Example:
         >>> Race(["a.csv"], target="y", batch=8).reading
-        Reading(target='y', time=None, model=None, batch=8)
+        Reading(target='y', time=None, model=None, batch=8, hidden=None)
     """
 
     streams: Sequence[str]
+    suite: str | None = None
+    texts: str | None = None
     methods: Sequence[str] = ()
     seeds: int = 1
     grid: bool = field(default=True, metadata={"flag": "--grid/--defaults-only"})
@@ -40,8 +44,11 @@ class Race(Reading):
 
     def __post_init__(self) -> None:
         self.check_counts("batch", "seeds", "jobs")
-        if not self.streams:
-            raise ConfigError("no stream given: name a file, or for example synthetic:spiral")
+        if self.suite not in (None, "networks"):
+            raise ConfigError(f"suite must be networks, got {self.suite!r}")
+        if not (self.streams or self.suite or self.texts):
+            said = "name a file, or for example synthetic:spiral, or --suite networks"
+            raise ConfigError(f"no stream given: {said}")
         if self.limit is not None and not self.limit >= 0:
             raise ConfigError(f"limit must be a number of seconds >= 0, got {self.limit!r}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +16,13 @@ from driftrate.errors import ConfigError, DataError
 from driftrate.estimate.standard import Standardiser
 from driftrate.race.cell import Reading
 from driftrate.race.models import MODELS, NATURAL, Floats, Labels, Model, Task, make_model
+from driftrate.race.networks.network import Network, Transformer, widths
+from driftrate.race.networks.phases import Phase, Protocol
 
 # Batches of small streams are cached, so that the contestants of a race share preprocessing.
 _CACHE_BYTES = 256 * 2**20
 # What a specification that is no file begins with.
-NOT_FILES = ("river", "openml", "synthetic", "cytometry")
+NOT_FILES = ("river", "openml", "synthetic", "cytometry", "networks", "texts")
 _cache: OrderedDict[tuple[object, ...], tuple[list[Batch], int]] = OrderedDict()
 
 
@@ -59,6 +62,9 @@ class Source:
         draw: A function of the seed that yields the batches.
         key: What identifies the content in the cache, besides the fields above.
         unplayed: How many first batches only start the running scales.
+        biased: Whether the last column is of ones.
+        hidden: The widths of a network's hidden layers, with commas between.
+        protocol: The protocol of a network that the stream is, if it is one.
     """
 
     name: str
@@ -73,6 +79,9 @@ class Source:
     draw: Callable[[int], Iterator[Batch]] = field(repr=False)
     key: tuple[object, ...] = field(repr=False)
     unplayed: int = 1
+    biased: bool = True
+    hidden: str | None = None
+    protocol: Protocol | None = None
 
     def __post_init__(self) -> None:
         self.make_model()  # refuses one that does not fit
@@ -82,9 +91,41 @@ class Source:
         """How many batches are played."""
         return self.rows // self.batch - self.unplayed
 
-    def make_model(self) -> Model:
+    def make_model(self) -> Model | Network | Transformer:
         """Return the model."""
-        return make_model(self.model, self.task, self.n_features, self.classes)
+        if self.protocol is not None:
+            model = self.protocol.model
+            if isinstance(model, Network) and self.hidden is not None:
+                return replace(model, hidden=widths(self.hidden))
+            return model
+        features = self.n_features - (self.model == "mlp" and self.biased)
+        return make_model(self.model, self.task, features, self.classes, self.hidden)
+
+    @property
+    def device(self) -> str:
+        """Where the model is trained: a transformer on CUDA, where there is any."""
+        if not isinstance(self.make_model(), Transformer):
+            return "cpu"
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def phases(self, seed: int = 0) -> Iterator[Phase]:
+        """Yield what a network is shown: a protocol's phases, or all batches as one."""
+        if self.protocol is not None:
+            yield from self.protocol.draw(seed)
+            return
+        kept = list(islice(self.batches(seed), self.steps))
+        x, y, oracle, expected = (
+            None if column[0] is None else np.concatenate(column)
+            for column in zip(*kept, strict=True)
+        )
+        assert x is not None
+        assert y is not None
+        # A network has biases of its own.
+        x = (x[:, :-1] if self.biased else x).astype(np.float32)
+        y = y if self.task == "classes" else y.astype(np.float32)
+        yield Phase("stream", x, y, oracle=oracle, expected=expected)
 
     def batches(self, seed: int = 0) -> Iterator[Batch]:
         """Yield the batches, from memory where they were kept."""
@@ -111,7 +152,8 @@ def resolve(spec: str, reading: Reading) -> Source:
 
     Args:
         spec: A `.csv` or `.parquet` file; `river:NAME` for a dataset of River; `openml:NAME` for
-            one of OpenML; `synthetic:KIND,key=value,...`; or `cytometry`.
+            one of OpenML; `synthetic:KIND,key=value,...`; `networks:NAME` for a protocol of
+            `driftrate.race.networks`; `texts:FOLDER` for a transformer on texts; or `cytometry`.
         reading: How to read it; the model may be `auto`, which is None.
 
     Raises:
@@ -124,6 +166,10 @@ def resolve(spec: str, reading: Reading) -> Source:
         >>> source.task, source.model, source.n_features, source.steps
         ('regression', 'linear', 4, 50)
     """
+    return replace(_resolve(spec, reading), hidden=reading.hidden)
+
+
+def _resolve(spec: str, reading: Reading) -> Source:
     target, time, batch = reading.target, reading.time, reading.batch
     wanted = None if reading.model == "auto" else reading.model
     if wanted is not None and wanted not in MODELS:
@@ -135,6 +181,8 @@ def resolve(spec: str, reading: Reading) -> Source:
         from driftrate.race._synthetic import synthetic
 
         return synthetic(spec, rest, wanted, batch)
+    if kind in ("networks", "texts"):
+        return _protocol(spec, kind, rest, wanted, batch)
     if spec == "cytometry":
         return _cytometry(wanted, batch)
     # What the model makes of the target; None where the target itself decides.
@@ -210,6 +258,31 @@ def standardised(batches: Iterator[tuple[Floats, Floats]], task: Task) -> Iterat
             yield Batch(np.concatenate([features(x), np.ones((len(x), 1))], axis=1), label)
         features.update(x)
         targets.update(y[:, None])
+
+
+def _protocol(spec: str, kind: str, name: str, model: str | None, batch: int) -> Source:
+    from driftrate.race.networks.suite import protocol
+    from driftrate.race.networks.texts import texts
+
+    found = protocol(name) if kind == "networks" else texts(Path(name))
+    if model not in (None, "mlp"):
+        raise ConfigError(f"{spec}: protocols are for networks: leave model out, got {model!r}")
+    network = found.model
+    return Source(
+        name=name,
+        task=network.task,
+        model="mlp",
+        fingerprint=found.fingerprint,
+        n_features=network.features if isinstance(network, Network) else network.context,
+        classes=network.outputs if network.task == "classes" else 0,
+        rows=found.rows,
+        batch=batch,
+        seeded=True,
+        draw=lambda seed: iter(()),
+        key=(spec,),
+        unplayed=0,
+        protocol=found,
+    )
 
 
 def _cytometry(model: str | None, batch: int) -> Source:

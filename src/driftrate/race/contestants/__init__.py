@@ -8,11 +8,16 @@ from driftrate.race.contestants import (
     measured,
     online,
     parameter_free,
+    plasticity,
     pools,
+    pursuit,
 )
 from driftrate.race.contestants.base import Contestant, Player, Setup
 
-_ALL = (descent, adaptive, parameter_free, online, filters, pools, estimated, measured)
+_ALL = (
+    *(descent, adaptive, parameter_free, plasticity, online, filters),
+    *(pools, estimated, measured, pursuit),
+)
 
 
 def contestants() -> dict[str, Contestant]:

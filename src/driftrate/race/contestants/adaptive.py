@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftrate.estimate import detector
 from driftrate.race.contestants._optimizer import OptimizerPlayer
-from driftrate.race.contestants.base import TORCH, Contestant, Setup, grid
+from driftrate.race.contestants.base import NETWORKS, TORCH, Contestant, Setup, grid
 
 if TYPE_CHECKING:
     import torch
@@ -14,10 +14,43 @@ if TYPE_CHECKING:
 
 class _Adam(OptimizerPlayer):
     maker = "torch.optim:Adam"
+    fused = True
 
 
 class _AdamW(OptimizerPlayer):
     maker = "torch.optim:AdamW"
+    fused = True
+
+
+class _AdaGrad(OptimizerPlayer):
+    maker = "torch.optim:Adagrad"
+    fused = True
+
+
+class _Warmed(_AdamW):
+    """AdamW whose rate rises from 0 over the first steps, with gradients clipped by their norm."""
+
+    def __init__(
+        self, setup: Setup, warmup: int = 100, clip: float | None = 1.0, **options: Any
+    ) -> None:
+        from torch.optim.lr_scheduler import LambdaLR
+
+        super().__init__(setup, **options)
+        self.clip = clip
+        self.scheduler = LambdaLR(self.optimizer, lambda t: min(1.0, (t + 1) / warmup))
+
+    def backward(
+        self, features: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        from torch.nn.utils import clip_grad_norm_
+
+        scores, value = super().backward(features, target)
+        if self.clip is not None:
+            clip_grad_norm_(self.net.parameters(), self.clip)
+        return scores, value
+
+    def trained(self, loss: torch.Tensor) -> None:
+        self.scheduler.step()
 
 
 class _AMSGrad(_Adam):
@@ -37,10 +70,14 @@ class _AdamAdwin(_Adam):
 
 
 _RATES = grid("lr", [1e-4, 3e-4, 3e-3, 1e-2, 3e-2, 1e-1])
+# Torch's default, 0.01, is the middle one.
+_SCALED = grid("lr", [1e-3, 3e-3, 3e-2, 1e-1, 3e-1])
 _RIVER = ("river", "river")
 CONTESTANTS = (
     Contestant("adam", "adaptive", _Adam, _RATES, packages=(TORCH,)),
     Contestant("adamw", "adaptive", _AdamW, _RATES, packages=(TORCH,)),
     Contestant("amsgrad", "adaptive", _AMSGrad, _RATES, packages=(TORCH,)),
     Contestant("adam adwin resets", "adaptive", _AdamAdwin, _RATES, packages=(TORCH, _RIVER)),
+    Contestant("adamw warmed", "adaptive", _Warmed, _RATES, packages=(TORCH,), models=NETWORKS),
+    Contestant("adagrad", "adaptive", _AdaGrad, _SCALED, packages=(TORCH,), models=NETWORKS),
 )

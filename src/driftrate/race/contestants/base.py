@@ -11,10 +11,13 @@ from typing import Any, NamedTuple, Protocol
 from driftrate.errors import ConfigError, MissingDependency
 from driftrate.race.cell import canonical
 from driftrate.race.models import MODELS, Floats, Labels, Model
+from driftrate.race.networks.network import Network, Transformer
 
-# The models whose scores are linear in the weights.
+# The models whose scores are linear in the weights, and the networks.
 LINEAR_MODELS = ("linear", "logistic", "softmax")
+NETWORKS = ("mlp",)
 TORCH = ("torch", "torch")
+OTHER = 1_000_003  # added to a seed, for first weights that no seed of a stream draws
 
 
 class Setup(NamedTuple):
@@ -25,16 +28,29 @@ class Setup(NamedTuple):
         batch: The number of rows in a batch.
         steps: The number of batches, for the few methods that must be told their horizon.
         seed: The seed of first weights.
+        device: Where torch keeps them.
     """
 
-    model: Model
+    model: Model | Network | Transformer
     batch: int
     steps: int
     seed: int
+    device: str = "cpu"
+
+    @property
+    def linear(self) -> Model:
+        """The model, for a method that trains none but linear ones."""
+        if not isinstance(self.model, Model):
+            raise ConfigError(f"this method trains linear models alone, got {self.model!r}")
+        return self.model
 
 
 class Player(Protocol):
-    """A contestant at work."""
+    """A contestant at work.
+
+    One that trains networks also has `learn`, which is `step` on tensors, and `scores`, of rows
+    that are not learned from.
+    """
 
     @property
     def rate(self) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 import driftrate as dr
 from driftrate import estimate
-from driftrate.race.contestants.base import Contestant, Setup
+from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Setup
 from driftrate.race.models import Floats, Labels, Model
 
 # The share of the past that running means of noise, curvature and loss keep a step.
@@ -66,10 +66,10 @@ class _Estimated(ABC):
     """SGD at a rate of the paper, its constants at every step the newest estimates."""
 
     def __init__(self, setup: Setup) -> None:
-        self.model = setup.model
-        self.theta = self.model.init(setup.seed)
+        self.model = setup.linear
+        self.theta = self.model.init()
         self.rate: float | None = None
-        self.known = _Constants(setup.model)
+        self.known = _Constants(setup.linear)
         self.state: dict[str, Any] | None = None
 
     def step(self, x: Floats, y: Labels) -> Floats:
@@ -135,7 +135,7 @@ class _Nonconvex(_Estimated):
 
 
 CONTESTANTS = (
-    Contestant("ConvexRate", "driftrate", _Convex, ours=True),
-    Contestant("NonconvexRate", "driftrate", _Nonconvex, ours=True),
-    Contestant("LinearRate", "driftrate", _Linear, ours=True),
+    Contestant("ConvexRate", "driftrate", _Convex, ours=True, models=LINEAR_MODELS),
+    Contestant("NonconvexRate", "driftrate", _Nonconvex, ours=True, models=LINEAR_MODELS),
+    Contestant("LinearRate", "driftrate", _Linear, ours=True, models=LINEAR_MODELS),
 )

@@ -40,13 +40,13 @@ class ForgettingFilter:
     rate: float | None = None
 
     def __init__(self, setup: Setup, forgetting: float = 0.997, prior: float = 0.1) -> None:
-        self.model = setup.model
+        self.model = setup.linear
         if self.model.size > _LARGEST:
             raise ConfigError(
                 f"the filter solves {self.model.size:,} equations a step: {_LARGEST:,} at most"
             )
         self.decay = forgetting**setup.batch
-        self.theta = self.model.init(setup.seed)
+        self.theta = self.model.init()
         self.least = np.eye(self.model.size) / prior
         self.information = self.least
 

@@ -19,7 +19,7 @@ class _Attached(OptimizerPlayer):
     mode: Literal["parts"] | None = None
 
     def __init__(self, setup: Setup, **options: Any) -> None:
-        from driftrate.torch import attach
+        from driftrate.adapters.torch.attach import attach
 
         super().__init__(setup, lr=0.1)
         self.attached = attach(self.optimizer, MeasuredRate(**options), mode=self.mode)

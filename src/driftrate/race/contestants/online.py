@@ -23,11 +23,11 @@ class _Rabbit:
     def __init__(self, setup: Setup, **options: Any) -> None:
         from vowpalwabbit import Workspace
 
-        self.task = setup.model.task
+        self.task = setup.linear.task
         kind = {
             "regression": "",
             "binary": "--loss_function logistic",
-            "classes": f"--oaa {setup.model.outputs} --probabilities --loss_function logistic",
+            "classes": f"--oaa {setup.linear.outputs} --probabilities --loss_function logistic",
         }[self.task]
         given = " ".join(f"--{key} {value}" for key, value in options.items())
         # The batch has a column of ones where the model has a bias.
@@ -59,7 +59,7 @@ class _Stream:
     def __init__(self, setup: Setup, lr: float = 0.01) -> None:
         from river import linear_model, optim
 
-        self.task, self.outputs = setup.model.task, setup.model.outputs
+        self.task, self.outputs = setup.linear.task, setup.linear.outputs
         self.rate: float | None = lr
         # The batch has a column of ones where the model has a bias.
         kinds: dict[str, Any] = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from driftrate.race.contestants import _chances
 from driftrate.race.contestants._optimizer import OptimizerPlayer
-from driftrate.race.contestants.base import TORCH, Contestant, Setup, grid
+from driftrate.race.contestants.base import NETWORKS, OTHER, TORCH, Contestant, Setup, grid
 
 if TYPE_CHECKING:
     import torch
@@ -87,6 +88,29 @@ class _COCOB(_WithoutRate):
     maker = "parameterfree:COCOB"
 
 
+class _Averaged:
+    """As many COCOBs as `Hedged` has copies, with other first weights, averaged: an ensemble."""
+
+    rate: float | None = None
+
+    def __init__(self, setup: Setup, copies: int = 6) -> None:
+        self.task = setup.model.task
+        seeds = [setup.seed + OTHER * k for k in range(copies)]
+        self.players = [_COCOB(setup._replace(seed=seed)) for seed in seeds]
+
+    def learn(self, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Train on a batch and return its scores by the weights of before."""
+        return self._mean([player.learn(features, target) for player in self.players])
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the scores of rows that are not learned from."""
+        return self._mean([player.scores(features) for player in self.players])
+
+    def _mean(self, scores: list[torch.Tensor]) -> torch.Tensor:
+        chances = [_chances.chances(self.task, each) for each in scores]
+        return _chances.scores(self.task, sum(chances[1:], chances[0]) / len(chances))
+
+
 class _TRAC(_WithoutRate):
     def make(self, parameters: Any, **options: Any) -> Any:
         from torch.optim import Adam
@@ -113,5 +137,13 @@ CONTESTANTS = (
     _free("d-adapt adam", _DAdaptAdam, grid("lr", [0.3, 3.0]), "dadaptation"),
     _free("dog", _DoG, _DOG_GRID, "dog-optimizer", "dog"),
     _free("cocob", _COCOB, grid("alpha", [10.0, 1000.0]), "parameterfree"),
+    Contestant(
+        "cocob averaged",
+        "parameter-free",
+        cast("Any", _Averaged),  # learns by batches of tensors, as the pool does
+        (),
+        packages=(TORCH, ("parameterfree", "parameterfree")),
+        models=NETWORKS,
+    ),
     _free("trac", _TRAC, grid("lr", [0.003, 0.01, 0.03, 0.1]), "trac-optimizer", "trac_optimizer"),
 )

@@ -36,7 +36,7 @@ class Ader:
     """
 
     def __init__(self, setup: Setup, diameter: float = 3.0) -> None:
-        self.model, horizon = setup.model, max(setup.steps, 1)
+        self.model, horizon = setup.linear, max(setup.steps, 1)
         count = ceil(0.5 * log2(1.0 + 4.0 * horizon / 7.0)) + 1
         index = np.arange(1, count + 1)
         bound = sqrt(self.model.features)
@@ -44,7 +44,7 @@ class Ader:
         self.logs = np.log((1.0 + 1.0 / count) / (index * (index + 1.0)))
         self.alpha = sqrt(8.0 / horizon)
         self.radius = 0.5 * diameter
-        self.experts = np.tile(self.model.init(setup.seed), (count, 1))
+        self.experts = np.tile(self.model.init(), (count, 1))
         self.rate: float | None = None
 
     def step(self, x: Floats, y: Labels) -> Floats:
@@ -65,8 +65,8 @@ class HedgedPlayer:
     """HedgedSGD, by its fast twin, on the flat weights; every copy sees the same batch."""
 
     def __init__(self, setup: Setup, **options: Any) -> None:
-        self.model, rule = setup.model, HedgedSGD(**options)
-        self.pool = FastHedgedSGD(rule, rule.init(self.model.init(setup.seed)))
+        self.model, rule = setup.linear, HedgedSGD(**options)
+        self.pool = FastHedgedSGD(rule, rule.init(self.model.init()))
         self.rate: float | None = None
 
     def step(self, x: Floats, y: Labels) -> Floats:
@@ -79,7 +79,8 @@ class HedgedPlayer:
 
 
 _DIAMETERS = grid("diameter", [0.3, 1.0, 10.0, 30.0])
+_COPIES = grid("copies", [6, 14])
 CONTESTANTS = (
     Contestant("ader", "pool", Ader, _DIAMETERS, models=LINEAR_MODELS),
-    Contestant("HedgedSGD", "driftrate", HedgedPlayer, grid("copies", [6, 14]), ours=True),
+    Contestant("HedgedSGD", "driftrate", HedgedPlayer, _COPIES, ours=True, models=LINEAR_MODELS),
 )

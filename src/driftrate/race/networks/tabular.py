@@ -1,0 +1,53 @@
+"""Real streams for networks: tables, standardised once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from driftrate._html import unfinished
+from driftrate.data.tables import fingerprint
+from driftrate.errors import DataError
+from driftrate.race.cell import Reading
+from driftrate.race.models import Task
+from driftrate.race.networks.network import Network
+from driftrate.race.networks.phases import BATCH, Phase, Protocol
+from driftrate.race.sources import resolve
+
+
+def tabular(path: Path, keep: Path, target: str = "y") -> Protocol:
+    """Return a table as a protocol, standardised as the race does it.
+
+    What was standardised is kept in a folder, so that processes share it, and a machine without
+    Arrow can play it.
+
+    Args:
+        path: A CSV or Parquet file.
+        keep: The folder.
+        target: The column to predict.
+    """
+    mark = fingerprint(path)
+    kept = keep / f"{path.stem}-{mark}-{BATCH}.npz"
+    if not kept.exists():
+        source = resolve(str(path), Reading(target=target, model="mlp", batch=BATCH))
+        (phase,) = source.phases()
+        model = source.make_model()
+        assert isinstance(model, Network)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished(kept) as piece, piece.open("wb") as file:
+            np.savez_compressed(file, x=phase.x, y=phase.y, task=model.task, outputs=model.outputs)
+    try:
+        with np.load(kept) as found:
+            x, y = found["x"], found["y"]
+            task, outputs = str(found["task"]), int(found["outputs"])
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{kept} is damaged: {error}; remove it and run again") from error
+    tasks: dict[str, Task] = {"regression": "regression", "binary": "binary", "classes": "classes"}
+    network = Network(tasks[task], x.shape[1], outputs)
+
+    def draw(seed: int) -> Iterator[Phase]:
+        yield Phase("stream", x, y)
+
+    return Protocol(path.stem, network, len(y), mark, draw)
