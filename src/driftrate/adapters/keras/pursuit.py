@@ -125,11 +125,13 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
         def start(shape: Any, dtype: Any) -> Array:
             return ops.convert_to_tensor(np.zeros(shape) if first is None else first, dtype=dtype)
 
+        # Keras 3.6 has no layouts, and knows no such argument.
+        layout = getattr(like, "_layout", None) if first is None else None
         return self.add_variable(
             shape=like.shape if first is None else first.shape,
             initializer=start,
             dtype=dtype,
-            layout=getattr(like, "_layout", None) if first is None else None,
+            **({} if layout is None else {"layout": layout}),
             name=f"{like.path.replace('/', '_')}_{name}",
         )
 
