@@ -45,7 +45,7 @@ def test_a_resumed_run_is_an_uninterrupted_one(dtype):
         train(one, more, range(20, 40))
     assert same(everything(net, optimizer), everything(other, resumed))
     for p, state in resumed.state.items():
-        assert {state[name].dtype for name in ("law", "square", "trail")} == {torch.float32}
+        assert {state[name].dtype for name in ("law", "square", "trail", "lead")} == {torch.float32}
         assert ("rest" in state) == (p.dtype in (torch.bfloat16, torch.float16))
 
 
@@ -241,9 +241,10 @@ def test_rows_of_an_embedding_count_their_own_visits():
     table(torch.tensor([9, 0])).sum().backward()
     optimizer.step()
     moved = (table.weight.detach()[9] - late).abs()
-    _, rate, _, scale = optimizer.state[table.weight]["law"].tolist()
-    # The first visit, whenever it is, is a whole step.
-    assert moved.tolist() == pytest.approx([0.3 * scale * 2.718281828**rate] * 4, rel=0.05)
+    _, rate, _, scale, share, *_ = optimizer.state[table.weight]["law"].tolist()
+    # The first visit, whenever it is, is a whole step, but for the share of the way back.
+    whole = 0.3 * scale * 2.718281828**rate * (1 - share * (1 - 1 / 30))
+    assert moved.tolist() == pytest.approx([whole] * 4, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -426,10 +427,10 @@ def test_a_shift_that_is_told_lets_rates_rise():
     assert same(kept, everything(net, optimizer))
     optimizer.notify_shift()
     assert [state["law"].tolist() for state in states] == [
-        [0.0, pytest.approx(max(log, 0.0)), 0.0, scale]
+        [0.0, pytest.approx(max(log, 0.0)), 0.0, scale, 0.0, 0.0, 0.0]
         for log, scale in zip((-1.0, 0.5, -0.2, 0.0, -0.1, 0.3), scales, strict=True)
     ]
-    assert not any(bool(state["trail"].any()) for state in states)
+    assert not any(bool(state[name].any()) for state in states for name in ("trail", "lead"))
     assert all(bool(state["square"].any()) for state in states)
     with pytest.raises(ConfigError, match='policy must be "keep" or "reset", got \'decay\''):
         optimizer.notify_shift("decay")
@@ -442,7 +443,9 @@ def test_the_record_has_a_mean_of_each_group():
     train(net, optimizer, range(3))
     for p, log in zip(net[0].parameters(), (0.2, -0.4), strict=True):
         optimizer.state[p]["law"][1] = log
+        optimizer.state[p]["law"][4] = 0.5 - log
     record = optimizer.record
+    assert float(record["share"][0]) == pytest.approx(0.6)
     assert float(record["rate"][0]) == pytest.approx(2.718281828**-0.1)
     assert float(record["memory"][0]) == pytest.approx(100 * 2.718281828**0.2)
     assert record["rate"].shape == record["memory"].shape == (2,)

@@ -21,8 +21,9 @@ logs = st.floats(-8.0, math.log(law.HIGH))
 signals = st.floats(-1e6, 1e6)
 
 
-def at(steps=500.0, log_rate=0.0, square=1e-4, scale=0.05):
-    return law.Law(*(np.float64(x) for x in (steps, log_rate, square, scale)))
+def at(steps=500.0, log_rate=0.0, square=1e-4, scale=0.05, share=0.0, bet=0.0, push=1e-4):
+    numbers = (steps, log_rate, square, scale, share, bet, push)
+    return law.Law(*(np.float64(x) for x in numbers))
 
 
 @given(sides, sizes)
@@ -66,7 +67,7 @@ def test_lengths_decay_and_fade(log_rate, scale, steps):
 @given(logs, signals, st.floats(0.0, 1e7), st.floats(0.0, 1e6))
 def test_rates_stay_within_bounds_and_move_against_the_signal(log_rate, signal, steps, square):
     now = at(steps=steps, log_rate=log_rate, square=square)
-    new = law.follow(np, now, np.float64(signal))
+    new = law.follow(np, now, np.float64(signal), np.float64(0.0))
     low = -0.5 * math.log((1 - law.KEEP) * max((steps + 1) / 10, law.REST))
     assert low - 1e-12 <= new.log_rate <= math.log(law.HIGH) + 1e-12
     assert new.steps == steps + 1
@@ -82,11 +83,41 @@ def test_rates_stay_within_bounds_and_move_against_the_signal(log_rate, signal, 
     st.lists(signals.filter(lambda z: abs(z) > 1e-3), min_size=1, max_size=20), st.floats(1e-6, 1e6)
 )
 def test_rates_do_not_depend_on_the_signals_unit(values, unit):
-    one = other = at(steps=0.0, square=0.0)
+    one = other = at(steps=0.0, square=0.0, push=0.0)
     for value in values:
-        one = law.follow(np, one, np.float64(value))
-        other = law.follow(np, other, np.float64(unit * value))
+        one = law.follow(np, one, np.float64(value), np.float64(-value))
+        other = law.follow(np, other, np.float64(unit * value), np.float64(-unit * value))
     assert other.log_rate == pytest.approx(one.log_rate, abs=1e-9)
+    assert other.bet == pytest.approx(one.bet, abs=1e-9)
+
+
+@given(st.floats(0.0, law.MOST), signals, st.floats(0.0, 1e6))
+def test_shares_stay_within_bounds_and_move_with_what_they_gain(bet, push, mean):
+    new = law.follow(np, at(bet=bet, push=mean), np.float64(0.0), np.float64(push))
+    assert 0.0 <= new.bet <= law.MOST
+    assert new.share == bet
+    assert abs(new.bet - bet) <= law.BET * (law.LOUDEST + law.MARGIN) + 1e-12
+    if push <= 0:
+        assert new.bet <= bet
+    elif abs(push) > np.sqrt(mean):  # louder than usual, and so above the margin
+        assert new.bet >= bet
+
+
+@given(
+    st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=40),
+    st.lists(st.floats(0.0, law.MOST), min_size=40, max_size=40),
+)
+def test_the_weights_are_between_the_fast_point_and_its_average(deltas, bets):
+    """Whatever the shares: f sums up the steps, its average lags, and w = f - b u."""
+    weight = lead = fast = average = share = 0.0
+    for step, (delta, bet) in enumerate(zip(deltas, bets, strict=False)):
+        forth, back, hold = law.mix(np, at(steps=float(step), share=share, bet=bet))
+        weight, lead = weight + forth * delta + back * lead, hold * (lead + delta)
+        fast += delta
+        average += (1 - hold) * (fast - average)
+        share = bet
+        assert lead == pytest.approx(fast - average, abs=1e-9)
+        assert weight == pytest.approx(fast - share * lead, abs=1e-9)
 
 
 @given(logs)

@@ -67,12 +67,13 @@ def test_the_kernel_is_the_readable_step(dtype):
             state = {
                 "square": torch.rand(p.shape).square().cuda(),
                 "trail": torch.rand(p.shape).cuda(),
+                "lead": torch.rand(p.shape).cuda(),
             }
             state["square"].view(-1)[:1] = 0.0
             if dtype != torch.float32:
                 state["rest"] = torch.zeros_like(p)
             states.append(state)
-        factors = torch.rand(len(shapes), 3).cuda() * 0.1 + 0.5
+        factors = torch.rand(len(shapes), 6).cuda() * 0.1 + 0.5
         decays = [p.dim() > 1 for p in params]
         for _ in range(3):
             signals = way.move(params, grads, states, factors, decays)
@@ -80,7 +81,7 @@ def test_the_kernel_is_the_readable_step(dtype):
     (params, states, signals), (others, own, found) = outcomes
     torch.testing.assert_close(found, signals, rtol=1e-4, atol=1e-2)
     for p, q, mine, theirs in zip(params, others, states, own, strict=True):
-        for name in ("square", "trail"):
+        for name in ("square", "trail", "lead"):
             torch.testing.assert_close(theirs[name], mine[name], rtol=1e-5, atol=1e-5)
         if "rest" in mine:
             p, q = p.float() + mine["rest"].float(), q.float() + theirs["rest"].float()  # noqa: PLW2901

@@ -179,5 +179,5 @@ def test_what_belongs_to_a_weight_is_known():
     """Tools that shard a state find v and the trail beside their weights, not the law."""
     optimizer, params = pursuit(), first()
     marked = optax.tree_map_params(optimizer, lambda leaf: "weight", optimizer.init(params))
-    assert marked.square == marked.trail == {"kernel": "weight", "bias": "weight"}
-    assert marked.law.shape == (2, 4)
+    assert marked.square == marked.trail == marked.lead == {"kernel": "weight", "bias": "weight"}
+    assert marked.law.shape == (2, law.NUMBERS)

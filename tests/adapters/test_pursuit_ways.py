@@ -29,13 +29,17 @@ def problem(dtype=torch.float32, device="cpu", seed=0):
     torch.manual_seed(seed)
     params = [torch.randn(shape).to(dtype) for shape in SHAPES]
     states = [
-        {"square": torch.rand(s).square(), "trail": 0.1 * torch.randn(s)}
+        {
+            "square": torch.rand(s).square(),
+            "trail": 0.1 * torch.randn(s),
+            "lead": 0.1 * torch.randn(s),
+        }
         | ({"rest": (1e-3 * torch.randn(s)).to(dtype)} if dtype != torch.float32 else {})
         for s in SHAPES
     ]
     for state in states[:2]:
         state["square"].view(-1)[:3] = 0.0  # never visited
-    factors = torch.rand(len(SHAPES), 3) * 0.1 + torch.tensor([0.0, 0.9, 0.9])
+    factors = torch.rand(len(SHAPES), 6) * 0.1 + torch.tensor([0.0, 0.9, 0.9, 0.5, -0.3, 0.9])
     grads = [strange(torch.randn(s)).to(dtype) for s in SHAPES]
     return (
         [p.to(device) for p in params],
@@ -66,7 +70,7 @@ def compare(way, dtype=torch.float32, device="cpu", rtol=2e-6):
         whole, others = (x + s["rest"].float() if short else x for x, s in ((p, mine), (q, own)))
         torch.testing.assert_close(others, whole, rtol=rtol, atol=2e-5 if short else 1e-6)
         assert bool(whole.isfinite().all())
-        for name in ("square", "trail"):
+        for name in ("square", "trail", "lead"):
             torch.testing.assert_close(own[name], mine[name], rtol=rtol, atol=1e-6)
 
 
@@ -81,14 +85,15 @@ def test_the_number_of_threads_changes_nothing():
     threads = torch.get_num_threads()
     for count in (1, 3):
         torch.manual_seed(0)
-        p, g, v, h = (torch.rand(1 << 20) for _ in range(4))
-        factors = torch.tensor([[0.01, 0.9, 0.9]])
+        p, g, v, h, u = (torch.rand(1 << 20) for _ in range(5))
+        factors = torch.tensor([[0.01, 0.9, 0.9, 0.5, -0.3, 0.9]])
+        state = {"square": v, "trail": h, "lead": u}
         try:
             torch.set_num_threads(count)
-            signal = pursuit_fast.move([p], [g], [{"square": v, "trail": h}], factors, [True])
+            signal = pursuit_fast.move([p], [g], [state], factors, [True])
         finally:
             torch.set_num_threads(threads)
-        outcomes.append([signal, p, v, h])
+        outcomes.append([signal, p, v, h, u])
     assert all(map(torch.equal, *outcomes))
 
 
@@ -106,13 +111,14 @@ def test_chunks_are_the_whole():
             patch.setattr(pursuit_step, "_CHUNK", chunk)
             every = problem()
             signals = pursuit_step.move(*every)
-        outcomes.append([*every[0], *(s["trail"] for s in every[2])])
+        outcomes.append([*every[0], *(s[name] for s in every[2] for name in ("trail", "lead"))])
         outcomes[-1].append(signals.round(decimals=3))
     assert all(map(torch.equal, *outcomes))
 
 
 def way_of(p, grad=None):
-    state = {name: torch.zeros_like(p, dtype=torch.float32) for name in ("square", "trail")}
+    names = ("square", "trail", "lead")
+    state = {name: torch.zeros_like(p, dtype=torch.float32) for name in names}
     return pursuit_move._way(p, p if grad is None else grad, state)
 
 
@@ -141,10 +147,10 @@ def test_weights_in_any_layout_and_precision_move_together():
         states = []
         for p in params:
             p.grad = torch.full_like(p, 0.5)
-            zeros = [torch.zeros_like(p, dtype=torch.float32) for _ in range(2)]
-            states.append({"square": zeros[0], "trail": zeros[1] + 1.0})
+            zeros = [torch.zeros_like(p, dtype=torch.float32) for _ in range(3)]
+            states.append({"square": zeros[0], "trail": zeros[1] + 1.0, "lead": zeros[2] - 2.0})
         states[3]["rest"] = torch.zeros_like(params[3])
-        factors = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
+        factors = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
         with pytest.MonkeyPatch.context() as patch:
             if only is not None:
                 patch.setattr(pursuit_move, "_way", lambda *_, only=only: only)
@@ -152,7 +158,7 @@ def test_weights_in_any_layout_and_precision_move_together():
         outcomes.append([signals, *params])
     for one, other in zip(*outcomes, strict=True):
         torch.testing.assert_close(one, other)
-    assert outcomes[0][0].tolist() == [p.numel() / 2 for p in start]
+    assert outcomes[0][0].tolist() == [[p.numel() / 2, -float(p.numel())] for p in start]
 
 
 @compiled
@@ -161,9 +167,8 @@ def test_a_step_tells_autograd_that_weights_changed():
     product = (p * p).sum()
     p.grad = torch.ones(3)
     with torch.no_grad():
-        pursuit_move.move(
-            [p], [{"square": torch.zeros(3), "trail": torch.zeros(3)}], torch.ones(1, 3), False
-        )
+        state = {name: torch.zeros(3) for name in ("square", "trail", "lead")}
+        pursuit_move.move([p], [state], torch.ones(1, 6), False)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
 

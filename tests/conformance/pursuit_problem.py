@@ -8,7 +8,6 @@ from driftrate.adapters import _pursuit as law
 
 INPUTS, HIDDEN, OUTPUTS, BATCH, STEPS = 4, 8, 3, 16, 300
 LR, DECAY = 0.75, 0.5  # not the defaults, so that both are seen; exact in single precision
-FIELDS = ("steps", "log_rate", "square", "scale")
 
 
 def first():
@@ -52,25 +51,20 @@ def reference():
     weights = first()
     scales = [law.scale(np, w.shape, np.sqrt(np.mean(w**2))) for w in weights]
     scales = np.array(law.settle(np, scales, [w.size for w in weights]))
-    squares, trails = ([np.zeros_like(w) for w in weights] for _ in range(2))
-    state = law.Law(*np.zeros((3, 4)), scales)
+    squares, trails, leads = ([np.zeros_like(w) for w in weights] for _ in range(3))
+    state = law.Law(*(np.array([law.Law.start(scale).stacked(np) for scale in scales]).T))
 
     def step(grads):
         nonlocal state
-        length, decay = LR * law.length(np, state), DECAY * LR * law.decay(np, state)
-        fade, signals = law.fade(np, state), np.zeros(4)
+        factors, signals = law.factors(np, state, LR, DECAY), np.zeros((4, 2))
         for i, g in enumerate(grads):
-            weights[i], squares[i], trails[i], signals[i] = law.move(
-                np,
-                weights[i],
-                g,
-                squares[i],
-                trails[i],
-                length=length[i],
-                keep=1 - decay[i] if weights[i].ndim > 1 else 1.0,
-                fade=fade[i],
+            told = dict(zip(law.FACTORS, factors[i], strict=True))
+            if weights[i].ndim < 2:
+                told["keep"] = 1.0
+            weights[i], squares[i], trails[i], leads[i], signals[i] = law.move(
+                np, weights[i], g, squares[i], trails[i], leads[i], **told
             )
-        state = law.follow(np, state, signals)
+        state = law.follow(np, state, *signals.T)
         return weights
 
     return play(step, weights)

@@ -74,18 +74,20 @@ def play(loss, kind, *, decay=law.WEIGHT_DECAY, twist=1.0, spikes=True):
             regret = found - value(split(u), x, y)
             updates, after = optimizer.update(grads, state, w)
             # Rows are those of the bias and of the kernel.
-            rows = [1] * DIM + [0]
-            lengths = LR * law.FIRST * (state.law[:, 3] * jnp.exp(state.law[:, 1]))[jnp.array(rows)]
+            rows = jnp.array([1] * DIM + [0])
+            lengths = LR * law.FIRST * (state.law[:, 3] * jnp.exp(state.law[:, 1]))[rows]
             lost = LR * decay * law.decay(jnp, law.Law(*state.law.T))[1]
             moved = optax.apply_updates(w, jax.tree.map(lambda d: twist * d, updates))
             kept = jnp.append(jnp.full(DIM, lost), 0.0)
-            return (moved, after), (flat(w), flat(grads), lengths, kept, regret, flat(moved))
+            lags = [law.Law(*one.law.T).share[rows] * flat(one.lead) for one in (state, after)]
+            fast = flat(w) + lags[0], flat(moved) + lags[1]
+            return (moved, after), (fast[0], flat(grads), lengths, kept, regret, fast[1], lags[0])
 
         first = {"kernel": 0.1 * jnp.ones((1, DIM)), "bias": jnp.zeros(())}
         return jax.lax.scan(step, (first, optimizer.init(first)), (x, y, path))[1]
 
     numbers = [jnp.asarray(a, jnp.float32) for a in (x, y, path)]
-    w, g, lengths, kept, regret, after = (
+    w, g, lengths, kept, regret, after, lags = (
         np.asarray(a, np.float64) for a in jax.jit(jax.vmap(one))(*numbers)
     )
     turn = {name: np.swapaxes(a, 1, 2) for name, a in (("w", w), ("g", g), ("u", path))}
@@ -96,6 +98,7 @@ def play(loss, kind, *, decay=law.WEIGHT_DECAY, twist=1.0, spikes=True):
         "lengths": np.swapaxes(lengths, 1, 2),
         "decays": np.swapaxes(kept, 1, 2),
         "weights": every,
+        "behind": np.swapaxes(lags, 1, 2),
         "comparators": np.float32(turn["u"]).astype(np.float64),
     }
 
@@ -103,7 +106,7 @@ def play(loss, kind, *, decay=law.WEIGHT_DECAY, twist=1.0, spikes=True):
 def by_path(run):
     names = ("gradients", "lengths", "weights", "comparators", "decays")
     grads, lengths, weights, comparators, decays = (run[name] for name in names)
-    aims = {"weights": weights, "comparators": comparators}
+    aims = {"weights": weights, "comparators": comparators, "behind": run["behind"]}
     return theory.pursuit_path(grads, lengths, decays=decays, **aims, **CONSTANTS)
 
 
@@ -115,9 +118,15 @@ def by_diameter(run):
         shifts=np.abs(np.diff(u, axis=-1, append=u[..., -1:])),
         diameter=far(run),
         decays=run["decays"],
-        reach=np.abs(u).max(-1),
+        reach=np.abs(u - run["behind"]).max(-1),
+        behind=run["behind"],
         **CONSTANTS,
     )
+
+
+def at(run):
+    """The weights at which the gradients were taken."""
+    return run["weights"][..., :-1] - run["behind"]
 
 
 def sums(bound):
@@ -138,7 +147,7 @@ def test_the_regret_is_below_both_bounds_at_every_step(runs, case):
     run = runs[case]
     regret = np.cumsum(run["regret"], axis=-1)
     path, wide = sums(by_path(run)), sums(by_diameter(run))
-    near = 1e-4 * np.cumsum(np.abs(run["gradients"] * run["weights"][..., :-1]).sum(1), axis=-1)
+    near = 1e-4 * np.cumsum(np.abs(run["gradients"] * at(run)).sum(1), axis=-1)
     assert regret[:, -1].min() > 0.0
     assert np.all(regret <= path + near)
     assert np.all(path <= wide + near)
@@ -154,7 +163,7 @@ def test_the_streams_ask_for_every_term(runs, case):
 def test_with_the_weights_it_is_close(runs, case):
     """What decay costs is all that it has above the sum that it bounds."""
     run = runs[case]
-    found = run["gradients"] * (run["weights"][..., :-1] - run["comparators"])
+    found = run["gradients"] * (at(run) - run["comparators"])
     assert by_path(run).total.sum() <= 1.1 * found.sum()
 
 
@@ -186,7 +195,8 @@ def test_the_ceiling_is_above_the_bound(runs, case):
             shift=np.abs(np.diff(u[place])).sum(),
             diameter=far(run)[place],
             decay=run["decays"][place].max(),
-            reach=np.abs(u[place]).max(),
+            reach=np.abs(u[place] - run["behind"][place]).max(),
+            behind=np.abs(run["behind"][place]).max(),
             **CONSTANTS,
         )
         assert ceiling >= wide.total[place]
@@ -208,7 +218,7 @@ def test_the_rates_stay_in_the_range_that_the_page_names(runs):
 
 def test_without_decay_it_is_an_equality():
     run = play("linear", "walk", decay=0.0)
-    found = (run["gradients"] * (run["weights"][..., :-1] - run["comparators"])).sum(1)
+    found = (run["gradients"] * (at(run) - run["comparators"])).sum(1)
     bound = by_path(run)
     size = np.cumsum(sum(np.abs(term) for term in bound).sum(1), axis=-1)
     assert np.all(np.abs(sums(bound) - np.cumsum(found, axis=-1)) < 1e-4 * size)
@@ -219,7 +229,7 @@ def test_another_recursion_breaks_it(twist, loss):
     """The wrong sign; and steps twice as long as they are said to be, where no step is right."""
     run = play(loss, "walk", decay=0.0, twist=twist, spikes=False)
     steps = slice(0, 30)  # the wrong sign runs to infinity
-    regret = (run["gradients"] * (run["weights"][..., :-1] - run["comparators"])).sum(1)
+    regret = (run["gradients"] * (at(run) - run["comparators"])).sum(1)
     bound = by_path(run).per_step.sum(1)
     assert np.all(bound[:, steps].sum(-1) < 0.9 * regret[:, steps].sum(-1))
 

@@ -1,19 +1,32 @@
 """The law of `Pursuit`: how far a tensor of weights steps, and how it learns how far.
 
-Every tensor has a scale s, its weights' first size, and a rate c, which starts at 1. A step is
+Every tensor has a scale s, its weights' first size, and a rate c, which starts at 1. A fast point f
+takes the steps
 
-    v ← k v + g²,    Δ = -lr · first · s · c · g/√v,    w ← (1 - decay) w + Δ,
+    v ← k v + g²,    Δ = -lr · first · s · c · g/√v,    f ← f + Δ - decay · w,
 
 an AdaGrad that forgets, without momentum: as v is a sum and not a mean, the t-th step of a rest is
-about first · s/√t long until 1/(1 - k) steps are remembered. The trail of the tensor's own steps,
+about first · s/√t long until 1/(1 - k) steps are remembered. Its lead over a slow average of itself
+is u, and the weights lie a share b of the way back to that average,
 
-    h ← (1 - 1/M)(h + Δ),
+    u ← (1 - 1/m)(u + Δ),    w = f - b u:
 
-is where the weights would have gone further (or less far) had the rate been larger (or smaller)
-for the last M steps, so that z = ⟨g, h⟩ is the derivative of the loss by log c over a long
-horizon. The derivative by the last step alone sees sharp directions only, and stops too early:
-where the target walks at random, z has mean 0 at the best constant rate whatever M is, but only
-M → ∞ weighs all directions as the loss does. The rate follows its sign and size,
+at b = 0 they are f itself. So ⟨g, u⟩ is what the loss falls by along b. Where it is positive, f
+wanders and its average is better; where it is negative, f is under way and the average lags. The
+share follows it from 0 on, with a margin for luck,
+
+    b ← b + bet · (⟨g, u⟩/√(mean ⟨g, u⟩²) - margin),
+
+within a few steps of a shift, and a noisy rest gains what an average gains. The trail of the
+weights' own steps,
+
+    h ← (1 - 1/M)(h + Δw),
+
+is where they would have gone further (or less far) had the rate been larger (or smaller) for the
+last M steps, so that z = ⟨g, h⟩ is the derivative of the loss by log c over a long horizon. The
+derivative by the last step alone sees sharp directions only, and stops too early: where the target
+walks at random, z has mean 0 at the best constant rate whatever M is, but only M → ∞ weighs all
+directions as the loss does. The rate follows its sign and size,
 
     log c ← log c - pace · z/√(mean z²),
 
@@ -24,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 FIRST = 0.3
@@ -44,9 +57,17 @@ FIRST_PACE = 0.2
 HORIZON = 300.0
 """M: over how many steps the derivative by the rate looks back."""
 KEEP_SIGNAL = 0.999
-"""What the mean of z² keeps of itself a step."""
+"""What the means of z² and ⟨g, u⟩² keep of themselves a step."""
 LOUDEST = 3.0
-"""The largest |z|/√(mean z²) that counts."""
+"""The largest |z|/√(mean z²) that counts, and the same of ⟨g, u⟩."""
+SLOW = 30.0
+"""m: over how many steps the average looks back; 10 and 100 serve as well."""
+BET = 0.05
+"""How fast the share of the way back follows its derivative."""
+MARGIN = 0.2
+"""What is taken off it. Without, b follows noise, and small regressions lose up to 7 %."""
+MOST = 0.9
+"""The largest share: of a weight at the average itself no gradient would hold the fast point."""
 HIGH = 10.0
 """The largest c. Without an end the first layer's rate runs away when inputs are drawn anew."""
 REST = 1000.0
@@ -57,19 +78,37 @@ WEIGHT_DECAY = 0.01
 
 @dataclass(frozen=True)
 class Law:
-    """The four numbers a tensor has: arrays of any library, one entry a tensor.
+    """The numbers a tensor has: arrays of any library, one entry a tensor.
 
     Args:
         steps: t, the steps taken.
         log_rate: log c.
         square: The running mean of z², not yet corrected for its start.
         scale: s.
+        share: b, of the weights as they are.
+        bet: b of the weights after the next step: its signal is known only with the step itself.
+        push: The running mean of ⟨g, u⟩², not yet corrected for its start.
     """
 
     steps: Any
     log_rate: Any
     square: Any
     scale: Any
+    share: Any
+    bet: Any
+    push: Any
+
+    @classmethod
+    def start(cls, scale: Any) -> Law:
+        """Return the law of a tensor before its first step."""
+        return cls(0.0, 0.0, 0.0, scale, 0.0, 0.0, 0.0)
+
+    def stacked(self, xp: Any) -> Any:
+        """Return one array, the numbers last."""
+        return xp.stack([getattr(self, field.name) for field in fields(self)], -1)
+
+
+NUMBERS = len(fields(Law))
 
 
 def scale(xp: Any, shape: Sequence[int], rms: Any) -> Any:
@@ -151,6 +190,34 @@ def fade(xp: Any, law: Law) -> Any:
     return 1 - 1 / xp.clip(law.steps + 2, None, HORIZON)
 
 
+def mix(xp: Any, law: Law) -> tuple[Any, Any, Any]:
+    """Return what the weights take of Δ and of u in a step, and what u keeps of u + Δ.
+
+    With f = w + b u before the step and after it, and 1 - 1/m = hold,
+
+        Δw = (1 - hold b') Δ + (b - hold b') u,    u' = hold (u + Δ),
+
+    which is Δ alone while b = b' = 0.
+
+    Example:
+        >>> import numpy as np
+        >>> still = Law.start(0.05)
+        >>> [float(x) for x in mix(np, still)]
+        [1.0, 0.0, 0.5]
+    """
+    hold = 1 - 1 / xp.clip(law.steps + 2, None, SLOW)
+    return 1 - hold * law.bet, law.share - hold * law.bet, hold
+
+
+def factors(xp: Any, law: Law, lr: Any, weight_decay: Any) -> Any:
+    """Return what `move` multiplies with, one array with the `FACTORS` last."""
+    keep = 1 - weight_decay * lr * decay(xp, law)
+    return xp.stack([length(xp, law) * lr, keep, fade(xp, law), *mix(xp, law)], -1)
+
+
+FACTORS = ("length", "keep", "fade", "forth", "back", "hold")
+
+
 def whole(xp: Any, weight: Any, rest: Any, eps: float) -> Any:
     """Return 16-bit weights with what their type dropped of the step before.
 
@@ -171,30 +238,39 @@ def move(
     gradient: Any,
     square: Any,
     trail: Any,
+    lead: Any,
     *,
     length: Any,
     keep: Any,
     fade: Any,
-) -> tuple[Any, Any, Any, Any]:
-    """Return a tensor after a step, its v, its trail h and the signal z = ⟨g, h⟩, h from before.
+    forth: Any,
+    back: Any,
+    hold: Any,
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Return a tensor after a step, its v, h and u, and the signals ⟨g, h⟩ and ⟨g, u⟩ of before.
 
     Args:
-        xp: A namespace with `abs`, `clip`, `sqrt`, `sum`, `where` and `zeros_like`.
+        xp: A namespace with `abs`, `clip`, `sqrt`, `stack`, `sum`, `where` and `zeros_like`.
         weight: w.
         gradient: g, in the precision of v.
         square: v.
         trail: h.
+        lead: u.
         length: The step over g/√v, lr · first · s · c.
         keep: What is kept of the weights.
         fade: What the trail keeps.
+        forth: What the weights take of Δ, see `mix`.
+        back: What they take of u.
+        hold: What u keeps.
 
     Example:
         >>> import numpy as np
-        >>> w, v, h = np.ones(3), np.zeros(3), np.zeros(3)
+        >>> w, v, h, u = np.ones(3), np.zeros(3), np.zeros(3), np.zeros(3)
         >>> g = np.array([4.0, -0.5, np.inf])
-        >>> w, v, h, z = move(np, w, g, v, h, length=0.1, keep=1.0, fade=0.5)
-        >>> w.tolist(), v.tolist(), h.tolist(), float(z)
-        ([0.9, 1.1, 1.0], [16.0, 0.25, 0.0], [-0.05, 0.05, 0.0], 0.0)
+        >>> told = dict(length=0.1, keep=1.0, fade=0.5, forth=1.0, back=0.0, hold=0.5)
+        >>> w, v, h, u, z = move(np, w, g, v, h, u, **told)
+        >>> w.tolist(), v.tolist(), h.tolist(), u.tolist(), z.tolist()
+        ([0.9, 1.1, 1.0], [16.0, 0.25, 0.0], [-0.05, 0.05, 0.0], [-0.05, 0.05, 0.0], [0.0, 0.0])
     """
     size = xp.abs(gradient)
     counts = (size >= SMALLEST) & (size <= LARGEST)
@@ -202,30 +278,46 @@ def move(
     most = SPIKE * xp.sqrt((1 - KEEP) * square)
     # A coordinate's first gradient has nothing to be measured by.
     gradient = xp.where(square > 0, xp.clip(gradient, -most, most), gradient)
-    signal = xp.sum(gradient * trail)
-    # What is not visited does not forget: rows of an embedding count their own visits.
-    square = xp.where(gradient == 0, square, KEEP * square + gradient * gradient)
+    signals = xp.stack([xp.sum(gradient * trail), xp.sum(gradient * lead)])
+    # What is not visited neither forgets nor moves: rows of an embedding count their own visits.
+    still = gradient == 0
+    square = xp.where(still, square, KEEP * square + gradient * gradient)
     delta = length * gradient / xp.clip(xp.sqrt(square), 1e-30, None)
-    return keep * weight - delta, square, fade * (trail - delta), signal
+    step = xp.where(still, xp.zeros_like(lead), back * lead - forth * delta)
+    lead = xp.where(still, lead, hold * (lead - delta))
+    return keep * weight + step, square, fade * (trail + step), lead, signals
 
 
-def follow(xp: Any, law: Law, signal: Any) -> Law:
-    """Return the law after a step whose signal was z = ⟨g, h⟩, h the trail before the step.
+def follow(xp: Any, law: Law, signal: Any, push: Any) -> Law:
+    """Return the law after a step.
+
+    Args:
+        xp: A namespace with `clip`, `log`, `maximum` and `sqrt`.
+        law: Before it.
+        signal: z = ⟨g, h⟩, h the trail before the step.
+        push: ⟨g, u⟩, u the lead before the step.
 
     Example:
         >>> import numpy as np
-        >>> law = Law(*(np.array(x) for x in (500.0, 0.0, 1e-4, 0.05)))
-        >>> [round(float(follow(np, law, np.array(z)).log_rate), 3) for z in (-0.01, 0.01)]
-        [0.006, -0.006]
+        >>> law = Law(*(np.array(x) for x in (500.0, 0.0, 1e-4, 0.05, 0.5, 0.5, 1e-4)))
+        >>> after = [follow(np, law, np.array(z), np.array(z)) for z in (-0.01, 0.01)]
+        >>> [(round(float(one.log_rate), 3), round(float(one.bet), 3)) for one in after]
+        [(0.006, 0.459), (-0.006, 0.521)]
     """
     steps = law.steps + 1
-    square = KEEP_SIGNAL * law.square + (1 - KEEP_SIGNAL) * signal * signal
-    usual = xp.sqrt(square / (1 - KEEP_SIGNAL**steps)) + 1e-30
+
+    def running(old: Any, new: Any) -> tuple[Any, Any]:
+        mean = KEEP_SIGNAL * old + (1 - KEEP_SIGNAL) * new * new
+        usual = xp.sqrt(mean / (1 - KEEP_SIGNAL**steps)) + 1e-30
+        return mean, xp.clip(new / usual, -LOUDEST, LOUDEST)
+
+    square, sign = running(law.square, signal)
+    pushed, gain = running(law.push, push)
     pace = xp.clip(FIRST_PACE / xp.sqrt(steps), PACE, None)
     low = -0.5 * xp.log((1 - KEEP) * xp.clip(steps / 10, REST, None))
-    moved = law.log_rate - pace * xp.clip(signal / usual, -LOUDEST, LOUDEST)
-    rate = xp.clip(xp.maximum(moved, low), None, math.log(HIGH))
-    return Law(steps, rate, square, law.scale)
+    rate = xp.clip(xp.maximum(law.log_rate - pace * sign, low), None, math.log(HIGH))
+    bet = xp.clip(law.bet + BET * (gain - MARGIN), 0.0, MOST)
+    return Law(steps, rate, square, law.scale, law.bet, bet, pushed)
 
 
 def memory(xp: Any, law: Law) -> Any:
@@ -233,8 +325,7 @@ def memory(xp: Any, law: Law) -> Any:
 
     Example:
         >>> import numpy as np
-        >>> law = Law(*(np.array(x) for x in (500.0, 0.0, 1e-4, 0.05)))
-        >>> round(float(memory(np, law)), 6)
+        >>> round(float(memory(np, Law.start(0.05))), 6)
         100.0
     """
     return xp.exp(-2 * law.log_rate) / (1 - KEEP)

@@ -1,8 +1,9 @@
 """Regret bounds of the recursion of `Pursuit`, coordinate by coordinate (docs/pursuit_bound.md).
 
-A step is ĝ = g clipped at `spike` · √((1 - k) v), v ← k v + ĝ² where ĝ ≠ 0, and
-w ← (1 - δ) w - ℓ ĝ/√v. The weight of the step in the bounds is a = √v/ℓ. Arrays have steps last;
-what stands before them are coordinates, each with a bound of its own: their sum bounds the regret.
+A step is ĝ = g clipped at `spike` · √((1 - k) v), v ← k v + ĝ² where ĝ ≠ 0, and the fast point goes
+f ← f - δ w - ℓ ĝ/√v. The weights w = f - m, at which g is taken, lie m = b u behind it. The weight
+of the step in the bounds is a = √v/ℓ. Arrays have steps last; what stands before them are
+coordinates, each with a bound of its own: their sum bounds the regret.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ class PursuitPath(_Terms):
     """The terms of the bound that follows the trajectory, each of shape (..., steps).
 
     Args:
-        approach: a_t((w_t - u_t)² - (w_{t+1} - u_t)²)/2.
+        approach: a_t((f_t - u_t)² - (f_{t+1} - u_t)²)/2.
         noise: ĝ_t²/(2 a_t (1 - δ_t)).
-        decay: δ_t a_t(u_t² - (w_t - u_t)²)/2.
-        clipped: (g_t - ĝ_t)(w_t - u_t).
+        decay: δ_t a_t((m_t - u_t)² - (f_t - u_t)²)/2.
+        clipped: (g_t - ĝ_t)(f_t - u_t).
+        bet: -g_t m_t, what lying behind has cost; below 0 where it has paid.
     """
 
     approach: Array
     noise: Array
     decay: Array
     clipped: Array
+    bet: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,7 @@ class PursuitBound(_Terms):
         noise: ĝ_t²/(2 a_t (1 - δ_t)).
         decay: δ_t a_t U²/2.
         clipped: D |g_t - ĝ_t|.
+        bet: -g_t m_t.
     """
 
     travel: Array
@@ -51,6 +55,7 @@ class PursuitBound(_Terms):
     noise: Array
     decay: Array
     clipped: Array
+    bet: Array
 
 
 def pursuit_path(
@@ -62,12 +67,13 @@ def pursuit_path(
     keep: float,
     spike: float,
     decays: ArrayLike = 0.0,
+    behind: ArrayLike = 0.0,
 ) -> PursuitPath:
     r"""Return the bound on the regret of `Pursuit` that follows its weights.
 
-    .. math:: \sum_t g_t(w_t - u_t) \le \sum_t \frac{a_t}{2}\left((w_t-u_t)^2 - (w_{t+1}-u_t)^2
-        \right) + \frac{\hat g_t^2}{2a_t(1-\delta_t)} + \frac{\delta_t a_t}{2}\left(u_t^2 -
-        (w_t-u_t)^2\right) + (g_t-\hat g_t)(w_t-u_t)
+    .. math:: \sum_t g_t(w_t - u_t) \le \sum_t \frac{a_t}{2}\left((f_t-u_t)^2 - (f_{t+1}-u_t)^2
+        \right) + \frac{\hat g_t^2}{2a_t(1-\delta_t)} + \frac{\delta_t a_t}{2}\left((m_t-u_t)^2 -
+        (f_t-u_t)^2\right) + (g_t-\hat g_t)(f_t-u_t) - g_t m_t
 
     for any u_t; with equality where δ_t = 0. The left side, summed over coordinates, is at least
     the regret of convex losses.
@@ -75,11 +81,13 @@ def pursuit_path(
     Args:
         gradients: g_t at w_t, of shape (..., steps).
         lengths: ℓ_t = lr · first · s · c_t, broadcast against the gradients.
-        weights: w_1 to w_{T+1}, of shape (..., steps + 1).
+        weights: The fast points f_1 to f_{T+1}, of shape (..., steps + 1): the weights and
+            `behind`.
         comparators: u_t, broadcast against the gradients.
         keep: k.
         spike: What a gradient may be over its usual size.
         decays: δ_t, what a weight loses of itself in the step.
+        behind: m_t = b_t u_t, how far the weights lie behind the fast point.
 
     Returns:
         The terms.
@@ -94,16 +102,17 @@ def pursuit_path(
     path = array("weights", weights, ndim=1)
     if path.shape[-1] != grads.shape[-1] + 1:
         raise ConfigError(
-            f"weights must hold one entry more than the {grads.shape[-1]} gradients: w_1 to"
-            f" w_(T+1), got {path.shape[-1]}"
+            f"weights must hold one entry more than the {grads.shape[-1]} gradients: f_1 to"
+            f" f_(T+1), got {path.shape[-1]}"
         )
-    aims = array("comparators", comparators)
+    aims, late = array("comparators", comparators), array("behind", behind)
     before, after = path[..., :-1] - aims, path[..., 1:] - aims
     terms = (
         weight * (before**2 - after**2) / 2,
         noise,
-        decay * weight * (aims**2 - before**2) / 2,
+        decay * weight * ((late - aims) ** 2 - before**2) / 2,
         (grads - clipped) * before,
+        -grads * late,
     )
     return PursuitPath(*np.broadcast_arrays(*terms))
 
@@ -118,22 +127,25 @@ def pursuit_bound(
     spike: float,
     decays: ArrayLike = 0.0,
     reach: ArrayLike = 0.0,
+    behind: ArrayLike = 0.0,
 ) -> PursuitBound:
     r"""Return the bound on the regret of `Pursuit` against comparators that move.
 
     .. math:: \frac{D^2}{2}\Big(a_1 + \sum_{t\ge2}(a_t - a_{t-1})_+\Big) + \sum_t D a_t
         |u_{t+1}-u_t| + \frac{\hat g_t^2}{2a_t(1-\delta_t)} + \frac{\delta_t a_t U^2}{2}
-        + D|g_t-\hat g_t|
+        + D|g_t-\hat g_t| - g_t m_t
 
     Args:
         gradients: g_t at w_t, of shape (..., steps).
         lengths: ℓ_t = lr · first · s · c_t, broadcast against the gradients.
         shifts: |u_{t+1} - u_t|, broadcast against the gradients; 0 in the last step.
-        diameter: D of each coordinate, at least |w_t - u_t| and |w_{t+1} - u_t| in every step.
+        diameter: D of each coordinate, at least |f_t - u_t| and |f_{t+1} - u_t| in every step.
         keep: k.
         spike: What a gradient may be over its usual size.
         decays: δ_t, what a weight loses of itself in the step.
-        reach: U of each coordinate, at least |u_t| in every step; without decay it does not matter.
+        reach: U of each coordinate, at least |u_t - m_t| in every step; without decay it does not
+            matter.
+        behind: m_t, as in `pursuit_path`.
 
     Returns:
         The terms.
@@ -156,6 +168,7 @@ def pursuit_bound(
         noise,
         decay * weight * far**2 / 2,
         size * np.abs(grads - clipped),
+        -grads * array("behind", behind),
     )
     return PursuitBound(*np.broadcast_arrays(*terms))
 
@@ -175,11 +188,12 @@ def pursuit_ceiling(
     spike: float,
     decay: float = 0.0,
     reach: float = 0.0,
+    behind: float = 0.0,
 ) -> float:
     r"""Return what `pursuit_bound` is at most for one coordinate, whatever the gradients are.
 
     .. math:: \frac{nG}{L c_-}\Big(\frac{D^2}{2}(1 + qT + R) + DP + \frac{\delta T U^2}{2}\Big)
-        + \frac{L c_+ nG(1 + qT)}{1-\delta} + DG\,\frac{2\ln(nG/g) + T\ln(1/k)}
+        + \frac{L c_+ nG(1 + qT)}{1-\delta} + GmT + DG\,\frac{2\ln(nG/g) + T\ln(1/k)}
         {\ln(1 + \mathrm{spike}^2(1-k)/k)}
 
     with n = 1/√(1 - k) and q = 1 - √k. It grows with T for every k below 1: what forgets pays for
@@ -199,6 +213,7 @@ def pursuit_ceiling(
         spike: What a gradient may be over its usual size.
         decay: The largest δ.
         reach: U, as in `pursuit_bound`.
+        behind: m, at least |m_t| in every step.
 
     Returns:
         The bound.
@@ -223,7 +238,8 @@ def pursuit_ceiling(
     clips = (2 * np.log(root / least) - total * np.log(keep)) / np.log(
         1 + spike**2 * (1 - keep) / keep
     )
-    return float(root / (length * low) * (still + moving) + noise + far * gradient * clips)
+    lag = gradient * number("behind", behind, low=0.0) * total
+    return float(root / (length * low) * (still + moving) + noise + lag + far * gradient * clips)
 
 
 def _constants(keep: float, spike: float) -> tuple[float, float]:

@@ -23,12 +23,14 @@ _SHORT = {"bfloat16": (8, 7), "float16": (5, 10)}
 class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
     r"""Steps that follow a moving target, with a rate a tensor that finds itself.
 
-    An AdaGrad that forgets, $v \leftarrow kv + g^2$, without momentum, whose step
-    $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ that the variable
-    has when the optimizer is built, and by a rate $c$ that follows the derivative of the loss by
-    its own logarithm over the last 300 steps. The same steps as `driftrate.torch.Pursuit`; state is
-    float32 (float64 for float64 variables), and what 16-bit variables drop is added to their next
-    step. Coordinates of a gradient that are not finite are skipped.
+    A fast point takes the steps of an AdaGrad that forgets, $v \leftarrow kv + g^2$, without
+    momentum: $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ that the
+    variable has when the optimizer is built, and by a rate $c$ that follows the derivative of the
+    loss by its own logarithm over the last 300 steps. Variables lie between the fast point and its
+    slow average, a share of the way back that follows its own derivative. The same steps as
+    `driftrate.torch.Pursuit`; state is float32 (float64 for float64 variables), and what 16-bit
+    variables drop is added to their next step. Coordinates of a gradient that are not finite are
+    skipped.
 
     Args:
         learning_rate: A multiplier of all steps, or a schedule of Keras; 1 is meant to be right.
@@ -72,42 +74,45 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
         super().build(variables)
         scales = [law.scale(np, one.shape, _rms(one)) for one in variables]
         scales = law.settle(np, scales, [math.prod(one.shape) for one in variables])
-        self._laws, self._squares, self._trails, self._rests = [], [], [], []
+        self._laws, self._squares, self._trails, self._leads, self._rests = [], [], [], [], []
         for one, scale in zip(variables, scales, strict=True):
-            first = np.array([0.0, 0.0, 0.0, scale])
+            first = law.Law.start(scale).stacked(np)
             self._laws.append(self._add(one, "law", _wide(one), first))
             self._squares.append(self._add(one, "square", _wide(one)))
             self._trails.append(self._add(one, "trail", _wide(one)))
+            self._leads.append(self._add(one, "lead", _wide(one)))
             short = one.dtype in _SHORT
             self._rests.append(self._add(one, "rest", one.dtype) if short else None)
 
     def update_step(self, gradient: Array, variable: keras.Variable, learning_rate: Array) -> None:
         """Move one variable."""
         place = self._get_variable_index(variable)
-        numbers, square, trail = (x[place] for x in (self._laws, self._squares, self._trails))
+        kept = (self._laws, self._squares, self._trails, self._leads)
+        numbers, square, trail, lead = (x[place] for x in kept)
         rest, kind = self._rests[place], square.dtype
         # Copies: torch would change what was read while it is assigned.
-        now = law.Law(*(ops.copy(numbers.value[i]) for i in range(4)))
+        now = law.Law(*(ops.copy(numbers.value[i]) for i in range(law.NUMBERS)))
         xp = array_namespace(square.value)
         rate = ops.cast(learning_rate, kind)
         decays = len(variable.shape) > 1 and self._use_weight_decay(variable)
         whole = ops.cast(ops.stop_gradient(variable.value), kind)
         if rest is not None:
             whole = law.whole(xp, whole, ops.cast(rest.value, kind), 2.0 ** -_SHORT[rest.dtype][1])
-        moved, after, trailing, signal = law.move(
+        factors = law.factors(xp, now, rate, self.weight_decay if decays else 0.0)
+        moved, after, trailing, leading, signals = law.move(
             xp,
             whole,
             ops.cast(gradient, kind),
             square.value,
             trail.value,
-            length=rate * law.length(xp, now),
-            keep=1 - self.weight_decay * rate * law.decay(xp, now) if decays else 1.0,
-            fade=law.fade(xp, now),
+            lead.value,
+            **{name: factors[i] for i, name in enumerate(law.FACTORS)},
         )
-        then = law.follow(xp, now, signal)
+        then = law.follow(xp, now, signals[0], signals[1])
         square.assign(after)
         trail.assign(trailing)
-        numbers.assign(xp.stack([then.steps, then.log_rate, then.square, then.scale]))
+        lead.assign(leading)
+        numbers.assign(then.stacked(xp))
         if rest is not None:
             kept = _rounded(moved, rest.dtype)
             rest.assign(ops.cast(moved - kept, rest.dtype))

@@ -22,9 +22,10 @@ class PursuitState(NamedTuple):
     """The state of `pursuit`: arrays alone, so that anything saves it."""
 
     count: Array  # updates so far, for a learning rate that is a schedule
-    law: Array  # a row a tensor, in the order of the leaves: t, log c, mean z², s
+    law: Array  # a row a tensor, in the order of the leaves, see `driftrate.adapters._pursuit.Law`
     square: Tree  # v
     trail: Tree  # h
+    lead: Tree  # u
     rest: Tree  # what 16-bit weights dropped; None beside wider ones
 
 
@@ -34,10 +35,12 @@ def pursuit(
 ) -> optax.GradientTransformation:
     r"""Steps that follow a moving target, with a rate a tensor that finds itself.
 
-    An AdaGrad that forgets, $v \leftarrow kv + g^2$, without momentum, whose step
-    $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ of the tensor's
-    first weights, those that `init` sees, and by a rate $c$ that follows the derivative of the loss
-    by its own logarithm over the last 300 steps. The same steps as `driftrate.torch.Pursuit`.
+    A fast point takes the steps of an AdaGrad that forgets, $v \leftarrow kv + g^2$, without
+    momentum: $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ of the
+    tensor's first weights, those that `init` sees, and by a rate $c$ that follows the derivative of
+    the loss by its own logarithm over the last 300 steps. The weights lie between the fast point
+    and its slow average, a share of the way back that follows its own derivative. The same steps as
+    `driftrate.torch.Pursuit`.
 
     State is float32 (float64 for float64 weights), updates have the type of the weights; what 16
     bits drop is kept and added to the next update, so that this is the last link of a chain and
@@ -90,12 +93,13 @@ def pursuit(
         kind = real_type(leaves)
         scales = [law.scale(jnp, jnp.shape(leaf), _rms(leaf, kind)) for leaf in leaves]
         scales = law.settle(jnp, scales, [jnp.size(leaf) for leaf in leaves])
-        rows = [jnp.zeros(4, kind).at[3].set(jnp.asarray(s, kind)) for s in scales]
+        rows = [law.Law.start(s).stacked(jnp).astype(kind) for s in scales]
         return PursuitState(
             count=jnp.zeros((), jnp.int32),
-            law=jnp.stack(rows) if rows else jnp.zeros((0, 4), kind),
+            law=jnp.stack(rows) if rows else jnp.zeros((0, law.NUMBERS), kind),
             square=jax.tree.map(_still, params),
             trail=jax.tree.map(_still, params),
+            lead=jax.tree.map(_still, params),
             rest=jax.tree.map(lambda p: jnp.zeros_like(p) if _short(p) else None, params),
         )
 
@@ -106,19 +110,17 @@ def pursuit(
             raise StateError("pursuit: call update(gradients, state, params): it needs the weights")
         structure: Any = jax.tree.structure(params)
         weights = [jnp.asarray(p) for p in jax.tree.leaves(params)]
-        gradients, squares, trails, rests = (
+        gradients, squares, trails, leads, rests = (
             structure.flatten_up_to(tree)
-            for tree in (updates, state.square, state.trail, state.rest)
+            for tree in (updates, state.square, state.trail, state.lead, state.rest)
         )
         rate = learning_rate(state.count) if callable(learning_rate) else learning_rate
         now = law.Law(*state.law.T)
-        length = law.length(jnp, now) * rate
-        keep = 1 - weight_decay * rate * law.decay(jnp, now)
-        fade = law.fade(jnp, now)
+        factors = law.factors(jnp, now, rate, weight_decay)
         signals: Leaves = []
         out: Leaves = []
         for i, (p, g) in enumerate(zip(weights, gradients, strict=True)):
-            signals.append(jnp.zeros((), now.scale.dtype))
+            signals.append(jnp.zeros(2, now.scale.dtype))
             out.append(g)
             if g is None:
                 continue
@@ -127,29 +129,25 @@ def pursuit(
             if rests[i] is not None:
                 eps = float(_limits(p.dtype).eps)
                 whole = law.whole(jnp, wide, rests[i].astype(kind), eps)
-            moved, squares[i], trails[i], signals[i] = law.move(
-                jnp,
-                whole,
-                g.astype(kind),
-                squares[i],
-                trails[i],
-                length=length[i].astype(kind),
-                keep=keep[i].astype(kind) if jnp.ndim(p) > 1 else 1.0,
-                fade=fade[i].astype(kind),
+            told = dict(zip(law.FACTORS, factors[i].astype(kind), strict=True))
+            if jnp.ndim(p) < 2:
+                told["keep"] = 1.0
+            moved, squares[i], trails[i], leads[i], signals[i] = law.move(
+                jnp, whole, g.astype(kind), squares[i], trails[i], leads[i], **told
             )
             out[i] = _rounded(moved - wide, p.dtype)
             if rests[i] is not None:
                 # Against what `apply_updates` makes of it, which rounds a second time.
                 rests[i] = (moved - _rounded(wide + out[i], p.dtype)).astype(p.dtype)
             out[i] = out[i].astype(p.dtype)
-        after = law.follow(jnp, now, jnp.stack(signals)) if signals else now
-        fields = jnp.stack([after.steps, after.log_rate, after.square, after.scale], axis=1)
+        after = law.follow(jnp, now, *jnp.stack(signals).T) if signals else now
         seen = jnp.array([g is not None for g in gradients], bool)
         return jax.tree.unflatten(structure, out), PursuitState(
             count=jnp.minimum(state.count, np.iinfo(np.int32).max - 1) + 1,
-            law=jnp.where(seen[:, None], fields.astype(state.law.dtype), state.law),
+            law=jnp.where(seen[:, None], after.stacked(jnp).astype(state.law.dtype), state.law),
             square=jax.tree.unflatten(structure, squares),
             trail=jax.tree.unflatten(structure, trails),
+            lead=jax.tree.unflatten(structure, leads),
             rest=jax.tree.unflatten(structure, rests),
         )
 

@@ -14,7 +14,6 @@ from driftrate.adapters.torch.pursuit_move import move
 from driftrate.adapters.torch.pursuit_record import Sample
 from driftrate.errors import ConfigError, StateError
 
-_FIELDS = ("steps", "log_rate", "square", "scale")
 _SHORT = (torch.bfloat16, torch.float16)
 _TRAINED = (torch.float32, torch.float64, *_SHORT)
 
@@ -22,12 +21,13 @@ _TRAINED = (torch.float32, torch.float64, *_SHORT)
 class Pursuit(torch.optim.Optimizer):
     r"""Steps that follow a moving target, with a rate a tensor that finds itself.
 
-    An AdaGrad that forgets, $v \leftarrow kv + g^2$, without momentum, whose step
-    $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ of the tensor's
-    first weights and by a rate $c$ that follows the derivative of the loss by its own logarithm
-    over the last 300 steps: $\log c$ moves against $\langle g, h\rangle$, $h$ the trail of the
-    tensor's own steps. Steps are added to the weights, so that weights that are loaded, decayed
-    or drawn anew in between stay as they are.
+    A fast point takes the steps of an AdaGrad that forgets, $v \leftarrow kv + g^2$, without
+    momentum: $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ of the
+    tensor's first weights and by a rate $c$ that follows the derivative of the loss by its own
+    logarithm over the last 300 steps: $\log c$ moves against $\langle g, h\rangle$, $h$ the trail
+    of the tensor's own steps. The weights lie between the fast point and its slow average, a share
+    of the way back that follows its own derivative: none while the target moves. Steps are added to
+    the weights, so that weights that are loaded, decayed or drawn anew in between stay as they are.
 
     Args:
         params: What is trained: an iterable of parameters or of groups.
@@ -123,12 +123,10 @@ class Pursuit(torch.optim.Optimizer):
         if packed.is_cpu:  # a few numbers: numpy takes a third of the time
             packed, lr, xp = packed.numpy(), np.asarray(lr, dtype=np.float32), np
         now = law.Law(*packed.T)
-        length = law.length(xp, now) * lr
-        keep = 1 - group["weight_decay"] * lr * law.decay(xp, now)
-        factors = torch.as_tensor(xp.stack([length, keep, law.fade(xp, now)], 1))
-        signals = move(taken, states, factors, group["weight_decay"] > 0)
-        after = law.follow(xp, now, signals.numpy() if signals.is_cpu else signals)
-        new = torch.as_tensor(xp.stack([getattr(after, name) for name in _FIELDS], 1))
+        factors = torch.as_tensor(law.factors(xp, now, lr, group["weight_decay"]))
+        signals: Any = move(taken, states, factors, group["weight_decay"] > 0)
+        after = law.follow(xp, now, *(signals.numpy() if signals.is_cpu else signals).T)
+        new = torch.as_tensor(after.stacked(xp))
         torch._foreach_copy_(laws, list(new.unbind(0)))
 
     @property
@@ -136,22 +134,22 @@ class Pursuit(torch.optim.Optimizer):
         """What a logger wants: tensors that are not read back.
 
         `rate` and `memory` have one entry a parameter group, the geometric means of c and of the
-        memories in steps of its tensors, NaN before the first step; `learning` is the rate of
-        learning ρ of the last step that was sampled, see `Sample`.
+        memories in steps of its tensors, `share` the mean of how far the weights lie back on the
+        way to their average; NaN before the first step. `learning` is the rate of learning ρ of the
+        last step that was sampled, see `Sample`.
         """
         means = []
         for group in self.param_groups:
-            logs = [
-                self.state[p]["law"][1] for p in group["params"] if "law" in self.state.get(p, {})
-            ]
-            first = logs[0].device if logs else "cpu"
-            every = [log.to(first, non_blocking=True) for log in logs]
-            means.append(torch.stack(every).mean() if every else torch.tensor(float("nan")))
-        mean = torch.stack([one.to(means[0].device) for one in means])
-        middle = law.Law(0.0, mean, 0.0, 0.0)
+            laws = [self.state[p]["law"] for p in group["params"] if "law" in self.state.get(p, {})]
+            first = laws[0].device if laws else "cpu"
+            every = [one.to(first, non_blocking=True) for one in laws]
+            empty = torch.full((law.NUMBERS,), float("nan"))
+            means.append(torch.stack(every).mean(0) if every else empty)
+        middle = law.Law(*torch.stack([one.to(means[0].device) for one in means]).T)
         return {
-            "rate": mean.exp(),
+            "rate": middle.log_rate.exp(),
             "memory": law.memory(torch, middle),
+            "share": middle.share,
             "learning": self._learning.clone(),
         }
 
@@ -161,7 +159,7 @@ class Pursuit(torch.optim.Optimizer):
 
         Args:
             policy: "reset" lets rates below 1 start from 1, follow as fast as at the start, and
-                forget the trail of before; "keep" does nothing.
+                forget the trail and the average of before; "keep" does nothing.
         """
         if policy not in ("keep", "reset"):
             raise ConfigError(f'policy must be "keep" or "reset", got {policy!r}')
@@ -170,12 +168,13 @@ class Pursuit(torch.optim.Optimizer):
         for p in self._all():
             state = self.state.get(p, {})
             if "law" in state:
-                steps, log_rate, square, _ = state["law"].unbind()
-                steps.zero_()
-                square.zero_()
-                log_rate.clamp_min_(0.0)
+                _, log_rate, _, scale, *_ = state["law"].clone().unbind()
+                state["law"].zero_()
+                state["law"][1].copy_(log_rate.clamp_min(0.0))
+                state["law"][3].copy_(scale)
             if "trail" in state:
                 state["trail"].zero_()
+                state["lead"].zero_()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state, in the precision in which it was saved.
@@ -217,13 +216,13 @@ class Pursuit(torch.optim.Optimizer):
         settled = law.settle(np, scales, [p.numel() for p in every])
         for p, scale in zip(every, settled, strict=True):
             if "law" not in self.state[p]:
-                numbers = [0.0, 0.0, 0.0, float(scale)]
-                self.state[p]["law"] = torch.tensor(numbers, dtype=torch.float32, device=p.device)
+                first = law.Law.start(float(scale)).stacked(np)
+                self.state[p]["law"] = torch.tensor(first, dtype=torch.float32, device=p.device)
 
 
 def _tensors(p: Tensor) -> dict[str, Tensor]:
     """Return the state of a tensor's coordinates before its first gradient."""
-    state = {name: torch.zeros_like(p, dtype=torch.float32) for name in ("square", "trail")}
+    state = {name: torch.zeros_like(p, dtype=torch.float32) for name in ("square", "trail", "lead")}
     if p.dtype in _SHORT:
         state["rest"] = torch.zeros_like(p)
     return state
@@ -246,13 +245,13 @@ def _check_state(index: int, p: Tensor, saved: Any) -> None:
     """Raise `StateError` where a saved state is not one of this parameter."""
     if saved is None:
         return
-    known = {"law", "square", "trail", "rest"}
+    known = {"law", "square", "trail", "lead", "rest"}
     if not isinstance(saved, dict) or "law" not in saved or not known.issuperset(saved):
         raise StateError(
             f"the state of parameter {index} is not of Pursuit: load one that Pursuit saved"
         )
     for name, value in saved.items():
-        wanted = (len(_FIELDS),) if name == "law" else tuple(p.shape)
+        wanted = (law.NUMBERS,) if name == "law" else tuple(p.shape)
         if tuple(value.shape) != wanted:
             raise StateError(
                 f"the state's {name} of parameter {index} is of shape {tuple(value.shape)},"

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ _FLAGS += ["-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"]
 # Sums are of pieces of this size, in order: they do not depend on the number of threads.
 _PIECE = 1 << 18
 
-Move = Callable[..., float]
+Move = Callable[..., None]
 Piece = tuple[Any, ...]
 
 
@@ -53,8 +54,8 @@ def compiled() -> Move | None:
                 move: Any = ctypes.CDLL(library).pursuit_move
             except (OSError, subprocess.SubprocessError):
                 continue
-            move.restype = ctypes.c_double
-            move.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_int]
+            move.restype = None
+            move.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64, ctypes.c_int, ctypes.c_void_p]
             return move  # type: ignore[no-any-return]
     return None
 
@@ -84,18 +85,21 @@ def move(
     row = factors.data_ptr()
     for p, grad, state, decay in zip(params, grads, states, decays, strict=True):
         size, w, g = p.numel(), p.data_ptr(), grad.data_ptr()
-        v, h = state["square"].data_ptr(), state["trail"].data_ptr()
+        v, h, u = (state[name].data_ptr() for name in ("square", "trail", "lead"))
         for start in range(0, size, _PIECE):
             at, count = 4 * start, min(_PIECE, size - start)  # four bytes a number
-            pieces.append((w + at, g + at, v + at, h + at, row, count, decay))
+            pieces.append((w + at, g + at, v + at, h + at, u + at, row, count, decay))
         counts.append(-(-size // _PIECE))
         row += 4 * factors.stride(0)
         torch.autograd.graph.increment_version(p)
     workers = torch.get_num_threads()
+    sums = np.zeros((len(pieces), 2))
+    places = [sums.ctypes.data + 16 * i for i in range(len(pieces))]  # two doubles each
     if workers > 1 and len(pieces) > len(params):
-        sums = list(_threads(workers).map(lambda piece: one(*piece), pieces))
+        list(_threads(workers).map(lambda piece, place: one(*piece, place), pieces, places))
     else:
-        sums = [one(*piece) for piece in pieces]
+        for piece, place in zip(pieces, places, strict=True):
+            one(*piece, place)
     parts = iter(sums)
-    signals = [sum(next(parts) for _ in range(count)) for count in counts]
-    return torch.tensor(signals, dtype=torch.float32)
+    signals = [sum((next(parts) for _ in range(count)), np.zeros(2)) for count in counts]
+    return torch.from_numpy(np.array(signals, dtype=np.float32).reshape(-1, 2))

@@ -27,6 +27,7 @@ else:
         g,
         v,
         h,
+        u,
         rest,
         factors,
         out,
@@ -45,13 +46,18 @@ else:
         length = tl.load(factors)
         keep = tl.load(factors + 1)
         fade = tl.load(factors + 2)
+        forth = tl.load(factors + 3)
+        back = tl.load(factors + 4)
+        hold = tl.load(factors + 5)
         signal = tl.zeros((BLOCK,), tl.float32)
+        push = tl.zeros((BLOCK,), tl.float32)
         for start in range(here.to(tl.int64) * BLOCK, count, programs * BLOCK):
             at = start + tl.arange(0, BLOCK)
             inside = at < count
             grad = tl.load(g + at, mask=inside, other=0.0).to(tl.float32)
             old = tl.load(v + at, mask=inside, other=0.0)
             trail = tl.load(h + at, mask=inside, other=0.0)
+            lead = tl.load(u + at, mask=inside, other=0.0)
             weight = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
             size = tl.abs(grad)
             grad = tl.where((size >= SMALLEST) & (size <= LARGEST), grad, 0.0)
@@ -59,20 +65,25 @@ else:
             grad = tl.minimum(tl.maximum(grad, -most), most)
             square = tl.where(grad == 0.0, old, KEEP * old + grad * grad)
             delta = length * grad / tl.maximum(tl.sqrt(square), 1e-30)
+            still = grad == 0.0
+            step = tl.where(still, 0.0, back * lead - forth * delta)
             signal += grad * trail
+            push += grad * lead
             tl.store(v + at, square, mask=inside)
-            tl.store(h + at, (trail - delta) * fade, mask=inside)
+            tl.store(h + at, (trail + step) * fade, mask=inside)
+            tl.store(u + at, tl.where(still, lead, hold * (lead - delta)), mask=inside)
             if SHORT:
                 dropped = tl.load(rest + at, mask=inside, other=0.0).to(tl.float32)
                 weight += tl.where(tl.abs(dropped) <= EPS * tl.abs(weight), dropped, 0.0)
             if DECAYS:
                 weight = weight * keep
-            moved = weight - delta
+            moved = weight + step
             kept = moved.to(p.dtype.element_ty)
             tl.store(p + at, kept, mask=inside)
             if SHORT:
                 tl.store(rest + at, (moved - kept.to(tl.float32)).to(kept.dtype), mask=inside)
-        tl.store(out + here, tl.sum(signal))
+        tl.store(out + 2 * here, tl.sum(signal))
+        tl.store(out + 2 * here + 1, tl.sum(push))
 
 
 _BLOCK = 1024
@@ -104,7 +115,7 @@ def move(
     place = params[0].device
     most = _programs(place)
     # Every program has a place of its own for its sum: added in order, they are the same each time.
-    out = torch.zeros((len(params), most), dtype=torch.float32, device=place)
+    out = torch.zeros((len(params), most, 2), dtype=torch.float32, device=place)
     every = zip(params, grads, states, factors, decays, out, strict=True)
     with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
         for p, grad, state, row, decay, sums in every:
@@ -114,6 +125,7 @@ def move(
                 grad,
                 state["square"],
                 state["trail"],
+                state["lead"],
                 state["rest"] if short else p,
                 row,
                 sums,
@@ -128,4 +140,4 @@ def move(
                 law.LARGEST,
             )
             torch.autograd.graph.increment_version(p)
-    return out.sum(dim=-1)
+    return out.sum(dim=1)

@@ -17,12 +17,12 @@ _DENSE = (Tensor, torch.nn.Parameter)  # what is derived of them may hold its nu
 def move(
     params: Sequence[Tensor], states: Sequence[dict[str, Any]], factors: Tensor, decays: bool
 ) -> Tensor:
-    """Move tensors of one device by their gradients, and return their signals.
+    """Move tensors of one device by their gradients, and return their signals, a row a tensor.
 
     Args:
         params: The weights, each with a gradient.
         states: Of each tensor.
-        factors: A row a tensor: length, keep and fade, see `step_one`.
+        factors: A row a tensor, see `law.factors`.
         decays: Whether matrices decay; vectors never do.
     """
     grads = [_like(p) for p in params]
