@@ -540,7 +540,7 @@ class TestState:
             {"a": child.attached("given"), "b": child.attached("given")}, {"x": "a", "y": "b"}
         )
         state = optimizer.init({"x": jnp.ones(2), "y": jnp.ones(1)})
-        with pytest.raises(StateError, match=r"2 states of attach .*: pass one of them"):
+        with pytest.raises(StateError, match=r"2 states of attach, .*: pass one of them"):
             adapter.record(state)
         assert "rate" in adapter.record(state.inner_states["a"])
 

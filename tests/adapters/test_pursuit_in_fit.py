@@ -61,6 +61,27 @@ def test_bad_numbers_are_refused(bad):
         Pursuit(weight_decay=bad)
 
 
+def test_a_shift_that_is_told_lets_rates_rise():
+    model = network(Pursuit())
+    assert np.isnan(model.optimizer.record["rate"])
+    fit(model)
+    optimizer = model.optimizer
+    for numbers in optimizer._laws:
+        numbers.assign([20.0, -0.5, 1.0, 0.1, 0.4, 0.4, 1.0])
+    shown = {"rate": np.exp(-0.5), "memory": 100 * np.exp(1.0), "share": 0.4}
+    assert optimizer.record == pytest.approx(shown, rel=1e-5)
+    before = values(model)
+    optimizer.notify_shift("keep")
+    assert optimizer.record == pytest.approx(shown, rel=1e-5)
+    optimizer.notify_shift()
+    assert optimizer.record == {"rate": 1.0, "memory": pytest.approx(100.0), "share": 0.0}
+    assert not any(np.any(one.value.tolist()) for one in (*optimizer._trails, *optimizer._leads))
+    for one, other in zip(values(model), before, strict=True):
+        assert one.tobytes() == other.tobytes()
+    with pytest.raises(ConfigError, match='policy must be "keep" or "reset"'):
+        optimizer.notify_shift("decay")
+
+
 def test_accumulated_batches_are_one_step():
     whole = network(Pursuit())
     parts = network(Pursuit(gradient_accumulation_steps=4))

@@ -10,7 +10,7 @@ import pytest
 
 from driftrate.adapters import _pursuit as law
 from driftrate.errors import ConfigError, StateError
-from driftrate.optax import pursuit
+from driftrate.optax import notify_shift, pursuit, record
 
 
 def first(dtype=jnp.float32):
@@ -173,6 +173,25 @@ def test_seeds_side_by_side():
         many = optax.apply_updates(many, updates)
     alone, _ = play(optimizer, jax.tree.map(lambda w: 2 * w, first()), 5)
     same(jax.tree.map(lambda w: w[1], many), alone)
+
+
+def test_a_shift_that_is_told_lets_rates_rise():
+    optimizer = optax.chain(optax.clip_by_global_norm(1e3), pursuit())
+    params, state = play(optimizer, first(), 40)
+    fresh = optimizer.init(params)
+    before = record(state)
+    assert set(before) == {"rate", "memory", "share"}
+    np.testing.assert_allclose(before["memory"], 100 / before["rate"] ** 2, rtol=1e-5)
+    kept = notify_shift(state, fresh, "keep")
+    same(kept[1]._asdict(), state[1]._asdict())
+    (_, after) = notify_shift(state, fresh)
+    assert after.law[:, [0, 2, 4, 5, 6]].tolist() == [[0.0] * 5] * 2
+    np.testing.assert_array_equal(after.law[:, 1], np.maximum(state[1].law[:, 1], 0.0))
+    np.testing.assert_array_equal(after.law[:, 3], state[1].law[:, 3])
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves((after.trail, after.lead)))
+    same(after.square, state[1].square)
+    with pytest.raises(ConfigError, match='policy must be "keep" or "reset"'):
+        notify_shift(state, fresh, "decay")
 
 
 def test_what_belongs_to_a_weight_is_known():

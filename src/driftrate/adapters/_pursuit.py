@@ -37,8 +37,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from driftrate.errors import ConfigError
 
 FIRST = 0.3
 """The first step over the size of the weights. Twice it makes small regressions overshoot."""
@@ -329,3 +331,36 @@ def memory(xp: Any, law: Law) -> Any:
         100.0
     """
     return xp.exp(-2 * law.log_rate) / (1 - KEEP)
+
+
+def shown(xp: Any, law: Law) -> dict[str, Any]:
+    """Return what a logger wants of the mean law of some tensors, see `Pursuit.record`.
+
+    Example:
+        >>> import numpy as np
+        >>> {name: round(float(value), 6) for name, value in shown(np, Law.start(0.05)).items()}
+        {'rate': 1.0, 'memory': 100.0, 'share': 0.0}
+    """
+    return {"rate": xp.exp(law.log_rate), "memory": memory(xp, law), "share": law.share}
+
+
+def forgets(policy: str) -> bool:
+    """Return whether a shift that is told changes anything: "reset" does, "keep" does not."""
+    if policy not in ("keep", "reset"):
+        raise ConfigError(f'policy must be "keep" or "reset", got {policy!r}')
+    return policy == "reset"
+
+
+def renewed(xp: Any, law: Law) -> Law:
+    """Return the law after a shift that was told; trail and lead are then 0.
+
+    Rates below 1 start from 1 again, and all follow as fast as at the start.
+
+    Example:
+        >>> import numpy as np
+        >>> law = Law(*(np.array(x) for x in (500.0, -0.7, 1e-4, 0.05, 0.5, 0.5, 1e-4)))
+        >>> renewed(np, law).stacked(np).tolist()
+        [0.0, 0.0, 0.0, 0.05, 0.0, 0.0, 0.0]
+    """
+    still = Law(*(0 * law.steps for _ in range(NUMBERS)))
+    return replace(still, log_rate=xp.clip(law.log_rate, 0.0, None), scale=law.scale)

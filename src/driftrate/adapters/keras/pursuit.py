@@ -90,8 +90,7 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
         kept = (self._laws, self._squares, self._trails, self._leads)
         numbers, square, trail, lead = (x[place] for x in kept)
         rest, kind = self._rests[place], square.dtype
-        # Copies: torch would change what was read while it is assigned.
-        now = law.Law(*(ops.copy(numbers.value[i]) for i in range(law.NUMBERS)))
+        now = self._read(numbers)
         xp = array_namespace(square.value)
         rate = ops.cast(learning_rate, kind)
         decays = len(variable.shape) > 1 and self._use_weight_decay(variable)
@@ -118,6 +117,40 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
             rest.assign(ops.cast(moved - kept, rest.dtype))
             moved = kept
         variable.assign(ops.cast(moved, variable.dtype))
+
+    def notify_shift(self, policy: str = "reset") -> None:
+        """Say that the data have shifted.
+
+        Args:
+            policy: "reset" lets rates below 1 start from 1, follow as fast as at the start, and
+                forget the trail and the average of before; "keep" does nothing.
+        """
+        if not law.forgets(policy) or not self.built:
+            return
+        for numbers in self._laws:
+            xp, now = array_namespace(numbers.value), self._read(numbers)
+            numbers.assign(law.renewed(xp, now).stacked(xp))
+        for one in (*self._trails, *self._leads):
+            one.assign(ops.zeros_like(one.value))
+
+    @property
+    def record(self) -> dict[str, float]:
+        """What a logger wants; reads the device.
+
+        `rate` and `memory` are the geometric means of c and of the memories in steps of the
+        variables, `share` the mean of how far they lie back on the way to their average; NaN before
+        the first step.
+        """
+        if not self.built:
+            return dict.fromkeys(("rate", "memory", "share"), math.nan)
+        every = np.stack([ops.convert_to_numpy(numbers.value) for numbers in self._laws])
+        shown = law.shown(np, law.Law(*every.mean(axis=0)))
+        return {name: float(value) for name, value in shown.items()}
+
+    @staticmethod
+    def _read(numbers: keras.Variable) -> law.Law:
+        """Return a law: copies, as torch would change what was read while it is assigned."""
+        return law.Law(*(ops.copy(numbers.value[i]) for i in range(law.NUMBERS)))
 
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         """Leave it to the step, whose length it is measured by."""

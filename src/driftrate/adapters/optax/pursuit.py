@@ -154,6 +154,15 @@ def pursuit(
     return optax.GradientTransformation(init, update)
 
 
+def told(state: PursuitState, policy: str) -> PursuitState:
+    """Return the state after a shift that was told, see `driftrate.optax.notify_shift`."""
+    if not law.forgets(policy):
+        return state
+    after = law.renewed(jnp, law.Law(*state.law.T)).stacked(jnp)
+    trail, lead = (jax.tree.map(jnp.zeros_like, one) for one in (state.trail, state.lead))
+    return state._replace(law=after, trail=trail, lead=lead)
+
+
 def _rms(leaf: Array, kind: Any) -> Array:
     """Return the root mean square, traced if the weights are."""
     if jnp.size(leaf) == 0:

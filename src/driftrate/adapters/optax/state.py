@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from driftrate.adapters import _pursuit as law
 from driftrate.adapters._observe import KEYS, Policy, blend, mixed, policies, stamp
 from driftrate.adapters._observe import check_version as _check_version
+from driftrate.adapters.optax.pursuit import PursuitState, told
 from driftrate.adapters.optax.trees import Tree, inexact, nodes
 from driftrate.errors import StateError
 from driftrate.schedules.base import Array, Schedule, State
@@ -59,22 +61,26 @@ def record(state: Tree) -> dict[str, Array]:
     """Return the last update in numbers, for any logger.
 
     Args:
-        state: A state that holds one of `attach` or `scale_by_rate` anywhere, in a chain or in
-            `MultiSteps`; of several, pass the one that is meant.
+        state: A state that holds one of `attach`, `scale_by_rate` or `pursuit` anywhere, in a
+            chain or in `MultiSteps`; of several, pass the one that is meant.
 
     Returns:
         `rate`: the learning rate that the optimizer used; `factor`: that over the rate that it
         came with; `signal`: the measured squared gradient (`cross`); `noise`: the measured noise
         of the gradient (`spread`); `shift`: the shift that was given or estimated. What is unknown
-        is NaN. Arrays, not read back.
+        is NaN. Arrays, not read back. Of `pursuit`: `rate` and `memory`, the geometric means of the
+        rates and of the memories in steps of its tensors, and `share`, the mean of how far the
+        weights lie back on the way to their average.
     """
-    found = nodes(state, RateState)
+    found = nodes(state, RateState, PursuitState)
     if len(found) != 1:
         raise StateError(
-            f"record: {len(found) or 'no'} states of attach or scale_by_rate in"
+            f"record: {len(found) or 'no'} states of attach, scale_by_rate or pursuit in"
             f" {type(state).__name__}: pass {'one of them' if found else 'a state that has one'}"
         )
     (node,) = found
+    if isinstance(node, PursuitState):
+        return law.shown(jnp, law.Law(*node.law.mean(axis=0)))
     # NaN is made here: in the state it would trip jax_debug_nans at every step.
     unknown = jnp.full_like(node.step_length, math.nan)
     seen = {
@@ -98,7 +104,8 @@ def notify_shift(
         state: The optimizer's state.
         fresh: A fresh one, `optimizer.init(params)`.
         policy: For the schedule's state. "keep": nothing; "reset": it starts afresh; "decay":
-            each number goes the share 1 - `decay` of its way back to where it started.
+            each number goes the share 1 - `decay` of its way back to where it started. `pursuit`
+            knows "keep" and "reset", which lets its rates rise and forgets trail and average.
         moments: For the rest of the state, moments and their counts, by default as `policy`.
             "decay" leaves counts as they are.
         decay: What is left of the past, in [0, 1].
@@ -124,6 +131,8 @@ def notify_shift(
         return mixed(old, first, rest) if inexact(old) or rest == 0.0 else old
 
     def node(old: Any, first: Any) -> Any:
+        if isinstance(old, PursuitState):
+            return told(old, policy)
         if not isinstance(old, STATES):
             return moment(old, first)
         new: Any = old._replace(schedule=blend(old.schedule, first.schedule, share))
@@ -131,7 +140,8 @@ def notify_shift(
             new = new._replace(inner=jax.tree.map(moment, old.inner, first.inner))
         return new
 
-    return jax.tree.map(node, state, fresh, is_leaf=lambda one: isinstance(one, STATES))
+    kinds = (*STATES, PursuitState)
+    return jax.tree.map(node, state, fresh, is_leaf=lambda one: isinstance(one, kinds))
 
 
 def load(saved: Tree, like: Tree) -> Tree:

@@ -146,12 +146,7 @@ class Pursuit(torch.optim.Optimizer):
             empty = torch.full((law.NUMBERS,), float("nan"))
             means.append(torch.stack(every).mean(0) if every else empty)
         middle = law.Law(*torch.stack([one.to(means[0].device) for one in means]).T)
-        return {
-            "rate": middle.log_rate.exp(),
-            "memory": law.memory(torch, middle),
-            "share": middle.share,
-            "learning": self._learning.clone(),
-        }
+        return {**law.shown(torch, middle), "learning": self._learning.clone()}
 
     @torch.no_grad()
     def notify_shift(self, policy: str = "reset") -> None:
@@ -161,17 +156,12 @@ class Pursuit(torch.optim.Optimizer):
             policy: "reset" lets rates below 1 start from 1, follow as fast as at the start, and
                 forget the trail and the average of before; "keep" does nothing.
         """
-        if policy not in ("keep", "reset"):
-            raise ConfigError(f'policy must be "keep" or "reset", got {policy!r}')
-        if policy == "keep":
+        if not law.forgets(policy):
             return
         for p in self._all():
             state = self.state.get(p, {})
             if "law" in state:
-                _, log_rate, _, scale, *_ = state["law"].clone().unbind()
-                state["law"].zero_()
-                state["law"][1].copy_(log_rate.clamp_min(0.0))
-                state["law"][3].copy_(scale)
+                state["law"].copy_(law.renewed(torch, law.Law(*state["law"])).stacked(torch))
             if "trail" in state:
                 state["trail"].zero_()
                 state["lead"].zero_()
