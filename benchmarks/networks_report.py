@@ -26,6 +26,8 @@ FIFTEEN = tuple(name for names in GROUPS.values() for name in names)
 _REST = ("labels", "pixels", "gradual", "return", "noise")
 # An optimizer alone is good at a rate with at most this many times its best rate's loss.
 _GOOD = 1.5
+ATTACHED = "MeasuredRate on"
+_LONG = 1000  # steps
 _PLASTIC_RIVALS = ("adam", "upgd", "adam l2 start")
 
 
@@ -288,34 +290,94 @@ def attached(lines: Sequence[Line]) -> str:
         settings = {
             setting for stream in found.values() for name, setting in stream if name == method
         }
+        every: list[_Pairs] = []
         for setting in sorted(settings, key=lambda text: json.loads(text).get("lr", 0.0)):
-            alone, beside = (method, setting), (f"MeasuredRate on {method}", setting)
-            good, all_, lost = {}, {}, 0
-            for name in FIFTEEN:
-                entries = found.get(name, {})
-                if alone not in entries or beside not in entries:
-                    continue
-                one = ratio(entries, label(beside), {alone: entries[alone]})
-                if one is None or not math.isfinite(one.value):
-                    lost += 1
-                    continue
-                all_[name] = one
-                own = ratio(entries, label(alone), _of(entries, hindsight(method)))
-                if own is not None and own.value <= _GOOD:
-                    good[name] = one
-            if all_ or lost:
-                top = max(good, key=lambda name: good[name].value, default="")
-                worst = f"{good[top].value:.3f} {top}" if top else "–"
-                bound = _bound(list(good.values()))
-                cells = [
-                    geometric(list(good.values())),
-                    bound,
-                    worst,
-                    geometric(list(all_.values())),
-                ]
-                rows.append([label(alone), *cells, f"{len(good)} of {len(all_)}", str(lost)])
+            pairs = _pairs(found, (method, setting))
+            if pairs.everywhere or pairs.lost:
+                rows.append(_attached_row(label((method, setting)), pairs))
+                every.append(pairs)
+        if len(every) > 1:
+            together = _Pairs(
+                {key: one for pairs in every for key, one in pairs.good.items()},
+                {key: one for pairs in every for key, one in pairs.everywhere.items()},
+                sum(pairs.lost for pairs in every),
+            )
+            rows.append(_attached_row(f"{method}, all of these", together))
     heads = ["attached over alone", "where good alone", "upper 95 %", "worst", "everywhere"]
     return table([*heads, "good alone", "diverged alone"], rows)
+
+
+class _Pairs(NamedTuple):
+    """Ratios of attached to alone, by what each is of."""
+
+    good: dict[str, Ratio]
+    everywhere: dict[str, Ratio]
+    lost: int
+
+
+def _pairs(found: Values, alone: Entry) -> _Pairs:
+    beside = (f"{ATTACHED} {alone[0]}", alone[1])
+    pairs = _Pairs({}, {}, 0)
+    for name in FIFTEEN:
+        entries = found.get(name, {})
+        if alone not in entries or beside not in entries:
+            continue
+        if not all(map(math.isfinite, entries[alone].values())):
+            pairs = pairs._replace(lost=pairs.lost + 1)
+            continue
+        one = ratio(entries, label(beside), {alone: entries[alone]})
+        own = ratio(entries, label(alone), _of(entries, hindsight(alone[0])))
+        if one is not None and own is not None:
+            key = f"{name} {label(alone)}"
+            pairs.everywhere[key] = one
+            if own.value <= _GOOD:
+                pairs.good[key] = one
+    return pairs
+
+
+def _attached_row(name: str, pairs: _Pairs) -> list[str]:
+    good, all_ = pairs.good, pairs.everywhere
+    top = max(good, key=lambda key: good[key].value, default="")
+    # A row of one rate need not say it again.
+    worst = f"{good[top].value:.3f} {top.removesuffix(f' {name}')}" if top else "–"
+    means = [geometric(list(good.values())), _bound(list(good.values())), worst]
+    count = f"{len(good)} of {len(all_)}"
+    return [name, *means, geometric(list(all_.values())), count, str(pairs.lost)]
+
+
+def constant(lines: Sequence[Line]) -> str:
+    """Return the table of a rate attached to SGD, over SGD at its best constant rate in hindsight.
+
+    What has 1,000 steps and what has fewer are apart: the first steps are a large part of the rest.
+    """
+    found = values(lines, lambda line: float(line["loss"]))
+    rivals = hindsight("sgd")
+    steps: dict[str, int] = {}
+    for line in lines:
+        steps[line["stream"]] = max(steps.get(line["stream"], 0), line.get("steps") or 0)
+    rows = []
+    for name in FIFTEEN:
+        entries = found.get(name, {})
+        own = [entry for entry in entries if entry[0] == f"{ATTACHED} sgd"]
+        for entry in own:
+            one = ratio(entries, label(entry), _of(entries, rivals))
+            if one is not None:
+                rates = _of(entries, rivals)
+                seeds = common([*rates.values(), entries[entry]])
+                rows.append((entry, name, one, label(best(rates, seeds)), steps[name]))
+    cells = []
+    for entry in dict.fromkeys(row[0] for row in rows):
+        mine = [row for row in rows if row[0] == entry]
+        for head, kind in (
+            ("all of 1,000 steps", [row for row in mine if row[4] >= _LONG]),
+            ("short", [row for row in mine if row[1] in GROUPS["short"]]),
+        ):
+            cells.append([label(entry), head, geometric([row[2] for row in kind]), "", ""])
+        cells += [
+            [label(entry), name, geometric([one]), rate.removeprefix("sgd "), f"{count:,}"]
+            for _, name, one, rate, count in mine
+        ]
+    return table(["", "stream", "over the best sgd", "its rate", "steps"], cells)
 
 
 def _bound(ratios: Sequence[Ratio]) -> str:
@@ -325,6 +387,8 @@ def _bound(ratios: Sequence[Ratio]) -> str:
     if len(seeds) < 2:
         return "–"
     middle = float(np.mean([math.log(one.value) for one in ratios]))
+    if not math.isfinite(middle):
+        return "inf"
     means = [float(np.mean([one.logs[seed] for one in ratios])) for seed in seeds]
     error = float(np.std(means, ddof=1)) / math.sqrt(len(seeds))
     return f"{math.exp(middle + float(t.ppf(0.95, len(seeds) - 1)) * error):.3f}"
@@ -347,11 +411,16 @@ def tables(lines: Sequence[Line]) -> dict[str, str]:
         mark = which.replace(" ", "-")
         if any(line["stream"] in FIFTEEN for line in mine):
             found[f"{mark}-means"], found[f"{mark}-streams"] = fifteen(mine)
-        if any(line["method"].startswith("MeasuredRate on") for line in mine):
+        if any(line["method"].startswith(ATTACHED) for line in mine):
             found[f"{mark}-attached"] = attached(mine)
+            found[f"{mark}-constant"] = constant(mine)
         for name, make in _OTHERS.items():
             if any(line["stream"].startswith(name) for line in mine):
                 found[f"{mark}-{name}"] = make(mine)
+    # What is asked of an attached rate is asked of all streams, and of the same seeds on each.
+    late = [line for line in lines if line["seed"] >= HELD_OUT_SEED and line["stream"] in FIFTEEN]
+    if any(line["method"].startswith(ATTACHED) for line in late):
+        found["fifteen-attached"], found["fifteen-constant"] = attached(late), constant(late)
     return found
 
 

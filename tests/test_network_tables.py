@@ -111,6 +111,39 @@ def test_attached_is_measured_where_the_optimizer_alone_is_good(report):
     small = cells(table, "adam 0.01")
     assert small[0] == "1.000 ± 0.000"
     assert small[2:] == ["1.000 flipping", "0.707 ± 0.000", "1 of 2", "0"]
+    every = cells(table, "adam, all of these")
+    assert every[2:] == ["1.100 elec2 adam 0.001", f"{0.55**0.25:.3f} ± 0.000", "3 of 4", "0"]
+
+
+def test_what_diverges_alone_is_counted_and_what_diverges_attached_is_shown(report):
+    name = "MeasuredRate on sgd"
+    table = report.attached([
+        line("elec2", "sgd", None, lr=0.3), line("elec2", name, 1.0, lr=0.3),
+        line("flipping", "sgd", 1.0, lr=0.3), line("flipping", name, None, lr=0.3),
+        line("elec2", "sgd", 1.0, lr=0.1),
+    ])  # fmt: skip
+    assert cells(table, "sgd 0.3") == ["inf", "–", "inf flipping", "inf", "1 of 1", "1"]
+
+
+def test_sgd_is_over_its_best_constant_rate(report):
+    name, long, short = "MeasuredRate on sgd", {"steps": 3000}, {"steps": 99}
+    table = report.constant([
+        line("elec2", "sgd", 1.0, lr=0.1, **long), line("elec2", "sgd", None, lr=0.3, steps=7),
+        line("elec2", name, 1.21, lr=0.1, **long),
+        line("flipping", "sgd", 2.0, lr=0.1, **long), line("flipping", "sgd", 1.0, lr=0.3, **long),
+        line("flipping", name, 1.0, lr=0.1, **long),
+        line("keystroke", "sgd", 1.0, lr=0.1, **short), line("keystroke", name, 1.3, **short),
+        line("keystroke", name, 1.2, lr=0.1, **short),
+    ])  # fmt: skip
+    found = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    own = [row[1:] for row in found if row[0] == f"{name} 0.1"]
+    assert own == [
+        ["all of 1,000 steps", "1.100", "", ""],
+        ["short", "1.200", "", ""],
+        ["keystroke", "1.200", "0.1", "99"],
+        ["elec2", "1.210", "0.1", "3,000"],
+        ["flipping", "1.000", "0.3", "3,000"],
+    ]
 
 
 def run(*arguments, folder):

@@ -65,6 +65,17 @@ def test_sgd_on_a_target_that_is_drawn_anew(mode, seed):
     assert found[800:].mean() < 0.02 * found[500]
 
 
+def test_parts_take_the_steps_of_the_whole_batch():
+    found = []
+    for mode in ("sequence", "parts"):
+        net = layers(20, 32, 1).double()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        rate = attach(optimizer, dr.MeasuredRate(), mode=mode, batch_size=32)
+        batches = [(x.double(), y.double()) for x, y in regression(200, 0, jump=100)]
+        found.append(losses(optimizer, net, batches, rate.backward if mode == "parts" else None))
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
 @pytest.mark.parametrize("lr", RATES)
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("seed", range(3))

@@ -18,9 +18,9 @@ def walk(curvature, drift, noise, steps, seed, rate=None):
     d = len(curvature)
     weights = rng.standard_normal(d)
     target, average = np.zeros(d), weights.copy()
-    schedule = dr.LongHorizonRate(relative=True)
+    schedule = dr.LongHorizonRate()
     state, rates, losses = schedule.init(), [], []
-    for _ in range(steps):
+    for step in range(steps):
         target += math.sqrt(drift) * rng.standard_normal(d)
         error = weights - target
         gradient = curvature * error + noise * rng.standard_normal(d)
@@ -28,8 +28,9 @@ def walk(curvature, drift, noise, steps, seed, rate=None):
         ahead = weights - average
         average += ahead / HORIZON
         if rate is None:
-            factor, state = schedule.update(state, dr.Signal(lead=float(gradient @ ahead)))
-            eta = 0.02 * factor
+            # From 0.02; a reach of 0 later means that no step is too long.
+            told = {"weights_sq": 1.0, "reach": 0.0 if step else 1.25}
+            eta, state = schedule.update(state, dr.Signal(lead=float(gradient @ ahead), **told))
         else:
             eta = rate
         rates.append(eta)
@@ -63,12 +64,22 @@ class TestRate:
         assert rates[-1] > 5.0 * rates[0]
 
     def test_one_outlier_moves_it_by_three_deviations(self):
-        schedule = dr.LongHorizonRate(relative=True)
+        schedule, told = dr.LongHorizonRate(), {"weights_sq": 1.0, "reach": 0.0}
         state = schedule.init()
         for step in range(500):
-            before, state = schedule.update(state, dr.Signal(lead=0.1 if step % 2 else -0.1))
-        after, _ = schedule.update(state, dr.Signal(lead=-1e12))
+            lead = 0.1 if step % 2 else -0.1
+            before, state = schedule.update(state, dr.Signal(lead=lead, **told))
+        after, _ = schedule.update(state, dr.Signal(lead=-1e12, **told))
         assert after / before == pytest.approx(math.exp(0.01 * 3.0))
+
+    @pytest.mark.parametrize(("factor", "pull"), [(math.e, 0.25), (1 / math.e, 0.25), (1e4, 0.054)])
+    def test_a_factor_is_pulled_back_to_1_and_less_where_it_is_far(self, factor, pull):
+        """By so many deviations: the rate was chosen, but perhaps far too low."""
+        schedule = dr.LongHorizonRate(relative=True)
+        state = schedule.init() | {"level": factor, "square": 1.0, "seen": 1.0, "count": 10**6}
+        after, _ = schedule.update(state, dr.Signal(lead=0.0))
+        assert abs(math.log(after / factor)) == pytest.approx(0.01 * pull, rel=0.01)
+        assert abs(math.log(after)) < abs(math.log(factor))
 
 
 class TestStart:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from math import exp, expm1, hypot, sin, sqrt
+from math import exp, expm1, hypot, log, sin, sqrt
 from typing import Any
 
-__all__ = ["exp", "expm1", "hypot", "logical_not", "maximum", "minimum", "sin", "sqrt", "where"]
+__all__ = [
+    "exp",
+    "expm1",
+    "hypot",
+    "log",
+    "logical_not",
+    "maximum",
+    "minimum",
+    "sin",
+    "sqrt",
+    "where",
+]
 
 
 def minimum(a: float, b: float) -> float:
