@@ -296,6 +296,7 @@ def run_rest(options: argparse.Namespace) -> None:
     tasks = {
         f"d={d} B={b} σ={s:g}|{name}": partial(rest, d, b, s, name, options.seeds)
         for name, d, b, s in every
+        if options.cells in f"d={d} B={b} σ={s:g}"
     }
     found = fill(options.out / f"rest-{options.seeds}.json", tasks, options.jobs)
     rows = []
@@ -436,7 +437,7 @@ def main() -> None:
     study.add_argument("--rest", action="store_true", help="10⁵ steps of standstill")
     study.add_argument("--jump", action="store_true", help="one jump after 500 steps of rest")
     study.add_argument("--real", action="store_true", help="the real streams")
-    parser.add_argument("--cells", default="", help='cells whose name contains this: "d=2 B=4"')
+    parser.add_argument("--cells", default="", help='streams whose name contains this: "d=2 B=4"')
     parser.add_argument("--every", type=int, default=1, help="run each n-th cell of a grid")
     parser.add_argument("--only", default="", help="rules whose name contains this")
     parser.add_argument("--seeds", type=int, default=8)

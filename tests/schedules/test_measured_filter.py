@@ -20,9 +20,7 @@ from driftrate.schedules.measured.filter import Bank, Jump, log_beta
 from driftrate.schedules.measured.tuning import TUNING
 
 # Student's t is all but normal, no moments of a jump are held back, no variance is inflated.
-TEXTBOOK = replace(
-    TUNING, product_freedom=1e7, sliver=1e-30, square_inflation=1.0, square_clip=np.inf
-)
+TEXTBOOK = replace(TUNING, product_freedom=1e7, unlikely=1e-30, inflation=1.0)
 MODELS = 8
 
 
@@ -68,7 +66,7 @@ def transitions(tuning, rest):
     drifts = MODELS - 2
     share = tuning.drift_prior / drifts
     prior = np.array([1.0 - tuning.drift_prior] + drifts * [share] + [0.0])
-    switch = tuning.switch_chance * tuning.switch_patience / (tuning.switch_patience + rest)
+    switch = tuning.switch_chance * (tuning.patience / (tuning.patience + rest)) ** 2
     matrix = (1.0 - switch) * np.eye(MODELS) + switch * prior
     matrix[-1] = (1.0 - tuning.jump_lasts) * prior
     matrix[-1, -1] = tuning.jump_lasts
@@ -177,8 +175,8 @@ class TestLikelihoods:
         total = (heavy + light).sum()
         # Stirling's series in the normalizer is good to 2e-5.
         np.testing.assert_allclose(new.weight, (heavy + light) / total, rtol=1e-4)
-        # A jump's factor is e^x, x uniform in an interval of length 5.
-        np.testing.assert_allclose(likelihood, total / (1.0 / TUNING.jump_range), rtol=1e-4)
+        # A jump's factor is e^x, and its chance is per unit of x.
+        np.testing.assert_allclose(likelihood, total, rtol=1e-4)
         np.testing.assert_allclose(after, light.sum() / total, rtol=1e-4)
 
     @given(a=st.floats(0.1, 1e5), b=st.sampled_from([6.0, 12.0, 24.0]))
@@ -223,7 +221,7 @@ class TestMixing:
         )
         f = np.array([[1.0, 0.0], [1.0, keep]])
         level, additive = mean[:, 0], bank.mix(rest).additive
-        rates = np.array([0.0, *TEXTBOOK.drift_rates, 0.0])
+        rates = np.array([0.0, *np.geomspace(TEXTBOOK.slowest, TEXTBOOK.fastest, MODELS - 2), 0.0])
         q = rates**2 / (1.0 - rates) * unit  # a random walk: ‖∇ + δ‖², E‖δ‖² = q
         own = np.zeros_like(covariance)
         own[:, 0, 0] = 4.0 * level * q / dim + 2.0 * q**2 / dim

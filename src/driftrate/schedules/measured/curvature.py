@@ -30,7 +30,7 @@ class Curvature(NamedTuple):
         self, xp: Any, state: State, batch: Batch, noise: Noise, forecast: Forecast, relative: bool
     ) -> Curvature:
         """Take this batch's product with the trail into the sums; `state` is that before it."""
-        tuning, memory = self.tuning, self.tuning.curvature_memory
+        tuning, memory = self.tuning, self.tuning.memory
         xy, xx = memory * self.xy, memory * self.xx
         level, expected = number(xp, forecast.level), number(xp, forecast.noise)
         x, y = state["displacement"], state["trail_forecast"] - batch.trail
@@ -46,7 +46,7 @@ class Curvature(NamedTuple):
             loudness = xp.where(smaller, loudness, 0.0 * loudness)
             # Nor must the product of the parts of a jump, which is in the forecast.
             last = state["last_spread"]
-            jumped = smaller & (last > tuning.jump_noise * expected)
+            jumped = smaller & (last > tuning.loud * expected)
             variance = variance + xp.where(jumped, 4.0 * last * last, 0.0 * last)
         weight = noise.dim / (variance * xp.where(loudness > 1.0, loudness, 1.0))
         weight = xp.where(batch.first, 0.0 * weight, weight)
@@ -60,7 +60,7 @@ class Curvature(NamedTuple):
         off = xy - guess * xx
         # A measurement far above the prior's mean makes the prior give way.
         far = off * off / (xx * xx / precision + xx + SMALLEST**2)
-        far = xp.where(off > 0.0, far, 0.0 * far) / tuning.guess_deviations**2
+        far = xp.where(off > 0.0, far, 0.0 * far) / tuning.deviations**2
         prior = precision / (1.0 + far**2)
         xy, xx = prior * guess + xy, prior + xx
         if relative:
@@ -69,6 +69,7 @@ class Curvature(NamedTuple):
             least = guess  # noise that persists would hide L
         else:
             # While little is known of L, at first and after long rest, it is not taken for small.
-            least = tuning.least_curvature + (guess - tuning.least_curvature) * (prior / xx)
+            share = prior / xx
+            least = guess * (tuning.first_step * (1.0 - share) + share)
         least = least * xx
         return xx / xp.where(xy > least, xy, least)

@@ -101,7 +101,7 @@ class Bank(NamedTuple):
         )
         return self._replace(
             weight=weight,
-            level=_positive(self.xp, self.level, self.level + other * innovation),
+            level=positive(self.xp, self.level, self.level + other * innovation),
             trail=self.trail + gain * innovation,
             level_var=level_var,
             trail_var=trail_var,
@@ -145,14 +145,10 @@ class Bank(NamedTuple):
         light = thin * self.weight * self._f_density(a, tuning.thin_tail, ratio)
         weight = heavy + light
         likelihood = xp.sum(weight, axis=0)
-        variance = 2.0 * tuning.square_inflation * expected * expected / freedom
+        variance = 2.0 * tuning.inflation * expected * expected / freedom
         total = slope * slope * self.level_var + variance
-        most = tuning.square_clip * xp.sqrt(total)
-        innovation = square - expected
-        innovation = xp.where(innovation < most, innovation, most)
-        innovation = xp.where(innovation > -most, innovation, -most)
         weighed = self._replace(weight=_normalized(xp, weight))
-        bank = weighed._observe_level(slope, innovation, total)
+        bank = weighed._observe_level(slope, square - expected, total)
         return bank, likelihood, xp.sum(light, axis=0) / likelihood
 
     def mix_jump(
@@ -175,9 +171,7 @@ class Bank(NamedTuple):
             slope: κ.
         """
         xp, here, tuning = self.xp, self.jumped, self.tuning
-        # Squared: what false alarms leave behind then falls as 1/t, as the optimal rate does.
-        fading = (tuning.jump_patience / (tuning.jump_patience + rest)) ** 2
-        chance = jump.evidence * tuning.jump_chance * fading
+        chance = jump.evidence * tuning.jump_chance * tuning.fading(rest)
         new = chance / (chance + (1.0 - chance) * likelihood)
         before = xp.where(here, 0.0 * self.weight, self.weight)
         trail = xp.sum(before * self.trail, axis=0)
@@ -218,11 +212,11 @@ class Bank(NamedTuple):
         steps, the less moves.
         """
         xp, here, w, tuning = self.xp, self.jumped, self.weight, self.tuning
-        switch = tuning.switch_chance * tuning.switch_patience / (tuning.switch_patience + rest)
+        switch = tuning.switch_chance * tuning.fading(rest)
         before = xp.where(here, 0.0 * w, w)
         settled = xp.sum(before, axis=0)  # not 1 - w[-1], which single precision makes 0
         among = before / settled
-        drift_prior = tuning.drift_prior / len(tuning.drift_rates)
+        drift_prior = tuning.drift_prior / tuning.drifts
         prior = xp.where(self.drift > 0.0, 0.0 * w + drift_prior, 1.0 - tuning.drift_prior)
         prior = xp.where(here, 0.0 * w, prior)
         stay = xp.where(here, tuning.jump_lasts * w, (1.0 - switch) * w)
@@ -231,7 +225,7 @@ class Bank(NamedTuple):
         mass = stay + come + old
         # An unlikely jump is far from what the others know: one Gaussian over both would be as wide
         # as the jump, and at rest that would be most of what is known.
-        old = old * (old / (old + tuning.sliver * mass))
+        old = old * (old / (old + tuning.unlikely * mass))
         carried = stay + come + old
 
         def mean(rows: Array) -> tuple[Array, Array, Array]:
@@ -307,7 +301,7 @@ class Bank(NamedTuple):
             slope, total, self.level_var, self.cov, self.trail_var
         )
         return self._replace(
-            level=_positive(self.xp, self.level, self.level + gain * innovation),
+            level=positive(self.xp, self.level, self.level + gain * innovation),
             trail=self.trail + other * innovation,
             level_var=level_var,
             trail_var=trail_var,
@@ -321,10 +315,9 @@ class Bank(NamedTuple):
         return _normalized(self.xp, self.weight / (tail * scale * self.xp.sqrt(total)))
 
     def _f_density(self, a: Array, b: float, ratio: Array) -> Array:
-        """Return the F density over that of a jump; `ratio` is a times the variate."""
+        """Return the F density of the square's logarithm; `ratio` is a times the variate."""
         xp = self.xp
-        value = math.log(self.tuning.jump_range) - a * xp.log1p(b / ratio)
-        value = value - b * xp.log1p(ratio / b) - log_beta(xp, a, b)
+        value = -a * xp.log1p(b / ratio) - b * xp.log1p(ratio / b) - log_beta(xp, a, b)
         return xp.exp(xp.where(value > LEAST_EXPONENT, value, LEAST_EXPONENT))
 
     def _valid(self) -> Bank:
@@ -382,7 +375,7 @@ def _normalized(xp: Any, weight: Array) -> Array:
     return share / xp.sum(share, axis=0)
 
 
-def _positive(xp: Any, old: Array, new: Array) -> Array:
-    """Return the new level; far below the old one it falls by a factor and stays positive."""
+def positive(xp: Any, old: Array, new: Array) -> Array:
+    """Return the new value; far below the old one it falls by a factor and stays positive."""
     low = STEEPEST_FALL * old
-    return xp.where(new > low, new, (1.0 - STEEPEST_FALL) * old * (low / (old - new + low)))
+    return xp.where(new > low, new, (1.0 - STEEPEST_FALL) * old * (low / (old - new + low + TINY)))

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from driftrate.schedules.base import TRAIL, Array, State, real
 from driftrate.schedules.measured.batch import Batch, at_most, clipped, number
-from driftrate.schedules.measured.filter import Bank, Jump
-from driftrate.schedules.measured.tuning import LARGEST, LEAST_INVERSE, LEAST_JUMP, SMALLEST, Tuning
+from driftrate.schedules.measured.filter import Bank, Jump, positive
+from driftrate.schedules.measured.tuning import LEAST_INVERSE, LEAST_JUMP, SMALLEST, Tuning
 
 
 class Noise(NamedTuple):
@@ -24,13 +24,10 @@ class Noise(NamedTuple):
     dim_inverse: Array  # their weighted sum
 
     @classmethod
-    def read(
-        cls, xp: Any, state: State, batch: Batch, told: Array, level: Array, tuning: Tuning
-    ) -> Noise:
+    def read(cls, xp: Any, state: State, batch: Batch, told: Array, tuning: Tuning) -> Noise:
         """Take the noise out of a state, for a batch of its size.
 
-        `told` is the number of coordinates, or None; `level` v, to bound D by, or None where it is
-        not bounded.
+        `told` is the number of coordinates, or None.
         """
         weight, inverse = state["dim_weight"], state["dim_inverse"]
         if told is not None:
@@ -40,15 +37,9 @@ class Noise(NamedTuple):
             credit = xp.where(credit > 1.0, credit, 1.0)
             weight = xp.where(batch.first, credit + 0.0 * weight, weight)
             inverse = xp.where(batch.first, credit / most, inverse)
-        dim = weight / inverse
+        dim, size = weight / inverse, batch.size
+        dim = xp.where(dim > 1.0, dim, 1.0)
         mean, recent = state["noise_mean"] / batch.growth, state["noise_recent"] / batch.growth
-        if level is not None:
-            # N = κv + s bounds κ: where features depend on each other, D is small. After a jump the
-            # noise of this very batch tells, for the mean is of calmer times.
-            noise = xp.where(mean > batch.spread, mean, batch.spread)
-            most = tuning.dim_bound * batch.size * noise / (level + SMALLEST)
-            dim = xp.where(batch.first | (dim < most), dim, most)
-        dim, size = xp.where(dim > 1.0, dim, 1.0), batch.size
         freedom = 1.0 / (1.0 / size + 1.0 / dim + 2.0 / (size * dim))
         slope, trail_sq = (dim + 1.0) / size, state["trail_sq"]
         return cls(tuning, dim, slope, freedom, mean, recent, trail_sq, weight, inverse)
@@ -68,7 +59,7 @@ class Noise(NamedTuple):
         ratio = (level / (square + SMALLEST)) ** 2
         evidence = ratio / (ratio + 2.0 / (self.freedom * (1.0 + self.slope) ** 2))
         level = level * evidence + LEAST_JUMP * square
-        variance = level * level * (2.0 / self.freedom + self.tuning.jump_error)
+        variance = level * level * (2.0 / self.freedom)
         return Jump(level, variance, evidence)
 
     def gain(self, xp: Any, bank: Bank) -> Array:
@@ -91,53 +82,48 @@ class Noise(NamedTuple):
             # Not the share of noise in it, which would confirm whatever was believed.
             spreads = batch.square - bank.level
             spread = batch.square - number(xp, bank.mean(bank.level))
-        least = tuning.least_noise * batch.square
+        least = tuning.first_noise * batch.square
         start = xp.where(spread > least, spread, least)
 
-        def average(old: Array, new: Array, memory: float) -> Array:
-            gain = 1.0 / (steps + 1.0)
-            return xp.where(first, start, old + xp.where(gain > memory, gain, memory) * (new - old))
+        def gain(least: float) -> Array:
+            own = 1.0 / (steps + 1.0)
+            return xp.where(own > least, own, least)
 
-        mean = average(self.mean, spread, tuning.mean_memory)
-        recent = average(self.recent, batch.spread, tuning.recent_memory)
+        slow, fast = gain(tuning.noise_gain), gain(tuning.recent_gain)
+        spread = at_most(xp, spread, tuning.loud * self.mean)  # one outlier must not raise it
+        mean = xp.where(first, start, self.mean + slow * (spread - self.mean))
+        recent = xp.where(first, start, self.recent + fast * (batch.spread - self.recent))
         observed = spreads - self.slope * bank.level
-        additive = self._additive(xp, bank, steps, observed, 1.0 - jumped)
-        additive = bank.xp.where(first, tuning.additive_start * start, additive)
+        additive = self._additive(bank, observed, slow * (1.0 - jumped))
+        additive = bank.xp.where(first, tuning.first_noise * start, additive)
         bank = bank._replace(additive=additive)
         if not relative:
             bank = self._bounded(xp, bank, batch, recent)
         bank = bank._replace(additive=clipped(bank.xp, bank.additive))
         usual = number(xp, bank.mean(bank.additive))
-        trust = at_most(xp, state["dim_trust"] + tuning.dim_trust, 1.0 - jumped)
-        trust = xp.where(first, 0.0 * jumped, trust)
         return bank, {
             "noise_mean": clipped(xp, xp.where(mean > usual, mean, usual)),
             "noise_recent": clipped(xp, recent),
-            "dim_trust": trust,
-            **self._dimension(xp, state, batch, forecast, trust),
+            **self._dimension(xp, state, batch, forecast, 1.0 - jumped),
         }
 
-    def _additive(
-        self, xp: Any, bank: Bank, steps: Array, observed: Array, believed: Array
-    ) -> Array:
+    def _additive(self, bank: Bank, observed: Array, gain: Array) -> Array:
         """Return the additive noise of each hypothesis after an observation of it."""
-        tuning, vx, old = self.tuning, bank.xp, bank.additive
-        gain = 1.0 / (steps + tuning.additive_delay)
-        gain = xp.where(gain > tuning.additive_memory, gain, tuning.additive_memory)
-        # Once it is known, one outlier must not raise it.
-        most = vx.where(steps > tuning.additive_known, tuning.additive_rise * old, LARGEST)
-        new = old + gain * believed * (at_most(vx, observed, most) - old)
-        least = tuning.additive_fall * (1.0 - gain) * old
-        return vx.where(new > least, new, least)
+        xp, old = bank.xp, bank.additive
+        # One outlier must not raise it, nor end it.
+        observed = at_most(xp, observed, self.tuning.loud * self.mean)
+        least = -self.tuning.loud * old
+        observed = xp.where(observed > least, observed, least)
+        return positive(xp, old, old + gain * (observed - old))
 
     def _bounded(self, xp: Any, bank: Bank, batch: Batch, recent: Array) -> Bank:
         """Clip the additive noise by that of the last batches: louder times fade too slowly.
 
         Not so under Adam: a network that is sure of its labels has quiet batches between loud ones.
         """
-        tuning, vx, memory = self.tuning, bank.xp, self.tuning.recent_memory
-        deviation = (2.0 * memory / ((2.0 - memory) * self.freedom)) ** 0.5
-        most = (1.0 + tuning.recent_deviations * deviation) * recent
+        vx, gain = bank.xp, self.tuning.recent_gain
+        deviation = (2.0 * gain / ((2.0 - gain) * self.freedom)) ** 0.5
+        most = (1.0 + self.tuning.deviations * deviation) * recent
         bank = bank._replace(additive=at_most(vx, bank.additive, most))
         if batch.cross is None:
             # No more signal than the gradients are long: products are taken in units of what was
@@ -160,11 +146,9 @@ class Noise(NamedTuple):
         found = {name: state[name] for name in ("trail_innovation", "cross_innovation")}
         weight = inverse = 0.0 * level
         share = (noise / (level + noise + SMALLEST)) ** 2
-        doubt = self.tuning.forecast_doubt
         if batch.trail is not None:
             innovation = batch.trail / loudness**0.5 - number(xp, forecast.trail)
-            error = number(xp, forecast.trail_var + doubt * forecast.trail**2)
-            unit = noise * self.trail_sq
+            error, unit = number(xp, forecast.trail_var), noise * self.trail_sq
             one = self._estimate(xp, innovation, error, unit, found["trail_innovation"])
             # A trail from louder times tells more of them than of the noise now.
             alike = (level + noise) / ((1.0 - TRAIL * TRAIL) * self.trail_sq + SMALLEST)
@@ -173,13 +157,13 @@ class Noise(NamedTuple):
             found["trail_innovation"] = one.innovation
         if batch.cross is not None:
             innovation = batch.cross / loudness - level
-            error = number(xp, forecast.level_var + doubt * forecast.level**2)
-            unit = batch.cross_variance(level, noise) * noise
+            error, unit = number(xp, forecast.level_var), batch.cross_variance(level, noise) * noise
             one = self._estimate(xp, innovation, error, unit, found["cross_innovation"])
             weight, inverse = weight + one.weight, inverse + one.inverse
             found["cross_innovation"] = one.innovation
-        weight = self.tuning.dim_memory * self.dim_weight + trust * (share * weight)
-        inverse = self.tuning.dim_memory * self.dim_inverse + trust * (share * inverse)
+        memory = self.tuning.memory
+        weight = memory * self.dim_weight + trust * (share * weight)
+        inverse = memory * self.dim_inverse + trust * (share * inverse)
         least = LEAST_INVERSE * weight
         inverse = xp.where(inverse > least, inverse, least)
         return found | {
@@ -203,7 +187,7 @@ class Noise(NamedTuple):
         weight = (unit / (unit + self.dim * error)) ** 2
         innovation = clipped(xp, innovation / unit**0.5)
         value = 0.5 * (innovation - last) ** 2
-        value = at_most(xp, value, self.tuning.dim_clip / self.dim)
+        value = at_most(xp, value, self.tuning.deviations**2 / self.dim)
         return _Estimate(weight, weight * value, innovation)
 
 

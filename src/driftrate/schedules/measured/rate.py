@@ -89,7 +89,7 @@ class MeasuredRate(Schedule):
     lagged: bool = False
     relative: bool = False
 
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     tuning: ClassVar[Tuning] = TUNING  # a study of one number subclasses and replaces it
 
     def __post_init__(self) -> None:
@@ -140,14 +140,13 @@ class MeasuredRate(Schedule):
             "trail_sq": 0.0,  # ‖h‖²
             "batch_size": 1.0,
             "dim_weight": 1.0,
-            "dim_inverse": 1.0 / self.tuning.dim_unknown,
-            "dim_trust": 0.0,
+            "dim_inverse": 1.0 / self.tuning.dim_many,
             "trail_innovation": 0.0,  # of the last products, in units of their noise
             "cross_innovation": 0.0,
             "rest": 0.0,  # for how many steps the target has rested
             "skipped": 0.0,  # whether the last batch was taken for an outlier
             "last_spread": 0.0,
-            "thin": self.tuning.thin_prior,  # probability that squares have a thin tail
+            "thin": self.tuning.unlikely,  # probability that squares have a thin tail
             "trail_forecast": 0.0,  # of the next product with the trail, without a step
             "displacement": 0.0,  # η⟨g, h⟩ of the last step, h the trail after it
             "curvature_xy": 0.0,
@@ -161,8 +160,7 @@ class MeasuredRate(Schedule):
         if xp is _scalars and batch.first and batch.square == 0.0:
             return state["rate"], state  # it shows nothing, and NumPy would warn of 0/0
         bank = Bank.read(xp, state, tuning)
-        bound = None if self.max_rate is not None else number(xp, bank.mean(bank.level))
-        noise = Noise.read(xp, state, batch, signal.dim, bound, tuning)
+        noise = Noise.read(xp, state, batch, signal.dim, tuning)
         # A larger batch has less noise, at once.
         bank = bank._replace(additive=bank.additive / batch.growth)
         jump = noise.jump(xp, batch.square, number(xp, bank.mean(bank.additive)))
@@ -229,7 +227,7 @@ class MeasuredRate(Schedule):
         if batch.cross is not None:
             own = bank.noise(noise.slope)
             # Inflated, for much of its noise is in the square too, which was seen already.
-            variance = tuning.cross_inflation * batch.cross_variance(bank.level, own)
+            variance = tuning.inflation * batch.cross_variance(bank.level, own)
             scale = noise.loudness(batch.square, bank.level + own)
             bank = bank.correct_level(batch.cross, variance * own / noise.dim, scale)
         return bank, thin
@@ -258,7 +256,7 @@ class MeasuredRate(Schedule):
         too sure which part of the square is noise.
         """
         thin = old + resting * (new - old)
-        thin = thin + self.tuning.thin_fade * (self.tuning.thin_prior - thin)
+        thin = thin + self.tuning.unlikely * (self.tuning.unlikely - thin)
         return xp.where(first, old, thin)
 
     def _predict(
@@ -296,9 +294,8 @@ class MeasuredRate(Schedule):
         self, xp: Any, state: State, new: State, batch: Batch, noise: Noise, forecast: Forecast
     ) -> tuple[Array, State]:
         """Keep the state where a gradient is 0, or too large to be believed the first time."""
-        limit = self.tuning.outlier_relative if self.relative else self.tuning.outlier
         known = (state["count"] > 0) & (state["skipped"] < 0.5)
-        outlier = known & (batch.square > limit * forecast.square(xp))
+        outlier = known & (batch.square > self.tuning.outlier * forecast.square(xp))
         skip = outlier | (batch.square <= 0.0)
         kept = select(xp, skip, state, new)
         # There is no step along an outlier.
