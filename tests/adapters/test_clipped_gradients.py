@@ -54,8 +54,10 @@ def test_a_small_norm_is_a_change_of_units(mode):
     free = Run(None, mode)
     clipped = Run(0.1, mode)
     ours, theirs = (run.steps(range(STEPS)) for run in (clipped, free))
-    # As it arrives, the clipped gradient leaves an error above 100 to the end.
-    assert np.mean(ours[JUMP:]) < 2.0 * np.mean(theirs[JUMP:])
+    # As it arrives, the clipped gradient leaves an error above 100 to the end: a twentieth of that
+    # is the jump's own error of 180 for four steps of 150, as the gradient itself has it for two.
+    assert np.mean(ours[JUMP:]) < 5.0
+    assert np.mean(theirs[JUMP:]) < 2.5
     assert np.mean(ours[-50:]) < 0.05
     assert not free.rate._clipping.watching  # a loop that does not clip pays nothing
     assert clipped.rate._clipping.watching
