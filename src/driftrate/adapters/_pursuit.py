@@ -67,7 +67,7 @@ SLOW = 30.0
 BET = 0.05
 """How fast the share of the way back follows its derivative."""
 MARGIN = 0.2
-"""What is taken off it. Without, b follows noise, and small regressions lose up to 7 %."""
+"""What is taken off it. Without, b follows noise, and small regressions lose by it."""
 MOST = 0.9
 """The largest share: of a weight at the average itself no gradient would hold the fast point."""
 HIGH = 10.0
