@@ -34,7 +34,7 @@ from driftrate.race.networks import protocol
 from driftrate.race.networks.phases import BATCH, Protocol
 from driftrate.torch import Pursuit
 
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 WARM = 100
 
 Move = Callable[[int, Sequence[Tensor]], None]
