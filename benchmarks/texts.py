@@ -114,6 +114,8 @@ def play(stream: Protocol, seeds: Sequence[int], device: str, steps: int | None)
         with sdpa_kernel(SDPBackend.MATH):
             gradients, values = every(weights, *inputs)
         losses.append(values.detach())
+        # vmap returns gradients in strides of its own, which fused optimizers refuse.
+        gradients = [torch.empty_like(w).copy_(g) for w, g in zip(weights, gradients, strict=True)]
         for move, at in zip(moves, groups, strict=True):
             move(step, [g[at] for g in gradients])
     table = torch.stack(losses).double().cpu()
