@@ -273,7 +273,7 @@ def texts(lines: Sequence[Line]) -> str:
         return scaled
 
     columns = {}
-    for name in ("texts", "texts_development"):
+    for name in {"texts", "texts_development"} & {line["stream"] for line in lines}:
         columns[f"{name}: all"] = (name, bits(lambda line: float(line["loss"])))
         columns[f"{name}: second half"] = (name, bits(phase("second half", 0)))
     return compared(lines, columns, lambda entry: entry[0].startswith("adamw"))
