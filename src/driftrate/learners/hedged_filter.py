@@ -23,7 +23,8 @@ Floats = NDArray[np.float64]
 TOP = 0.1  # how much evidence counts between mixers
 AFTER = 0.9  # of the shares goes to the member that tracks, where a mixer heeds jumps
 NOISE_ROWS = 500.0  # memory of the noise, and of how sure the intervals were
-SURE = 4.0  # deviations of a batch's mean square from which on it is a jump
+QUICK = 3.0  # over t is the weight of the newest noise at first: it may be far below the first one
+SURE = 6.0  # deviations of a batch's mean square from which on it is a jump
 SLOW = 0.01  # weight of the newest curvature, once a hundred were seen
 SLACK = 2.0  # times the rate that this batch's curvature alone would allow
 STRETCH, SHRINK, SHORTEST = 0.05, 0.99, 5.0  # of the shortest memory, in octaves
@@ -468,8 +469,9 @@ def _numbers(new, who, info, scores, x, y, weight):  # type: ignore[no-untyped-d
     first, rows = float(new["steps"]) == 1.0, float(weight.sum())
     found = forgetting.gains(info, x)
     spread = _spread(new, found[1])
-    square, within = residual**2, spread
-    noise = (square / (1.0 + spread)) @ weight / rows if first else new["noise"]
+    square = residual**2
+    # No member knows yet what of its first error is noise: all say what the first of them says.
+    noise = (square / (1.0 + spread[0])) @ weight / rows if first else new["noise"]
     # A target that can be foretold without an error leaves noise of rounding.
     noise = np.maximum(noise, _LEAST * np.abs(y).max() ** 2 + _TINY)
     jump = False
@@ -486,14 +488,13 @@ def _numbers(new, who, info, scores, x, y, weight):  # type: ignore[no-untyped-d
             fade = np.broadcast_to(fade[:, None], (filters, x.shape[1]))
             info = forgetting.forget(info, fade, who.prior)
             found = forgetting.gains(info, x)
-            within = _spread(new, found[1])
     steps, new["info"] = forgetting.step(
         info, x, (residual[:filters] * weight)[:, None], weight, found
     )
     new["scale"] = _scale(noise, spread)
     logs = densities.log_density(residual, new["scale"])
-    share = max(1.0 / float(new["steps"]), min(rows / NOISE_ROWS, 1.0))
-    told = densities.surprise(square / (noise[:, None] * (1.0 + within))) @ weight / rows
+    share = min(max(QUICK / float(new["steps"]), rows / NOISE_ROWS), 1.0)
+    told = densities.surprise(square / new["scale"] ** 2) @ weight / rows
     new["noise"] = noise * (1.0 + share * (told - 1.0))
     limits = new["range"]
     new["range"] = np.array([min(limits[0], y.min()), max(limits[1], y.max())])
