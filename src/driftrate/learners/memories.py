@@ -35,7 +35,7 @@ class Members(NamedTuple):
     octaves: Floats
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many there are."""
         return len(self.memory) + len(self.octaves)
 
@@ -61,8 +61,13 @@ MEMBERS = _members(
 _FILTERS, _COPIES = (0, 5), (0, 2)
 
 
+_kept = list(_FILTERS)
 FEW = Members(
-    *(column[list(_FILTERS)] for column in MEMBERS[:4]), octaves=MEMBERS.octaves[list(_COPIES)]
+    memory=MEMBERS.memory[_kept],
+    level=MEMBERS.level[_kept],
+    prior=MEMBERS.prior[_kept],
+    tracks=MEMBERS.tracks[_kept],
+    octaves=MEMBERS.octaves[list(_COPIES)],
 )
 
 
@@ -88,7 +93,7 @@ def members(weights: int) -> Members:
     """Return who is in a pool with that many weights a member.
 
     Example:
-        >>> members(20).count, members(200_000).count
+        >>> members(20).number, members(200_000).number
         (14, 4)
     """
     return MEMBERS if weights <= MANY else FEW
