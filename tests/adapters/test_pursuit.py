@@ -6,14 +6,12 @@ import copy
 import io
 import pickle
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import gloo_ranks  # noqa: E402
 from pursued import batch, everything, loss_of, network, pursuit, same, train  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -507,10 +505,8 @@ def test_a_sampled_step_is_the_step():
 
 def test_ranks_agree(tmp_path):
     """Bit by bit, and with one process that sees the whole batch but for rounding."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [str(Path(__file__).parent / "pursued_child.py"), str(tmp_path), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ended = gloo_ranks.start("pursued_child.py", tmp_path, 2, 20)
+    assert [one.code for one in ended] == [0, 0], gloo_ranks.report(ended)
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     assert same(one, other)
     net = network()
