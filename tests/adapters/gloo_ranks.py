@@ -68,7 +68,7 @@ def take_part(part: Callable[[int, int], None]) -> None:
 
     At the end all wait for all, so that nobody leaves while another still talks. The process then
     ends without the interpreter's teardown: threads of gloo outlive it, and one that asks for the
-    interpreter's lock, to let go of a hook written in Python, aborts the process.
+    interpreter's lock, to let go of a tensor or of a hook, aborts the process (pytorch#179291).
     """
     import torch.distributed as dist
 
