@@ -1,6 +1,6 @@
 """Both ends of a gloo run on this machine: a test starts the ranks, and a rank runs its part.
 
-No elastic agent stands between: it hides what a rank said, and may itself wait for ever.
+No elastic agent stands between: it hides what the ranks said.
 """
 
 from __future__ import annotations
@@ -67,8 +67,10 @@ def take_part(part: Callable[[int, int], None]) -> None:
     """Join the other ranks, run `part(rank, world)`, and end this process; call it last.
 
     At the end all wait for all, so that nobody leaves while another still talks. The process then
-    ends without the interpreter's teardown: threads of gloo outlive it, and one that asks for the
-    interpreter's lock, to let go of a tensor or of a hook, aborts the process (pytorch#179291).
+    ends at once, with its process group and without the interpreter's teardown. For a thread of
+    gloo asks for the interpreter's lock to let go of what a finished call has kept. If by then DDP
+    is the group's last owner, it holds the lock and waits for that thread: both wait for ever. If
+    the interpreter is going, asking for its lock aborts the process (pytorch#179291).
     """
     import torch.distributed as dist
 
