@@ -22,6 +22,8 @@ Reference:
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,10 +80,10 @@ def _split(rows: Floats, info: Floats, fill: float) -> Floats:
 def solve(matrices: Floats, right: Floats) -> Floats:
     """Solve; where rounding has made a matrix singular, its diagonal grows by a part in 10^10."""
     try:
-        found: Floats = np.linalg.solve(matrices, right)
+        found = np.linalg.solve(matrices, right)
     except np.linalg.LinAlgError:
         found = np.linalg.solve(matrices * (1.0 + 1e-10 * np.eye(matrices.shape[-1])), right)
-    return found
+    return cast(Floats, found)
 
 
 def forget(info: Floats, keep: Floats, prior: Floats) -> Floats:

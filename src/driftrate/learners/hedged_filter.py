@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from driftrate.errors import ConfigError, SignalError
 from driftrate.learners import densities, forgetting
 from driftrate.learners import hedged_filter_step as steps
-from driftrate.learners.memories import MIXERS, Members, members, stay
+from driftrate.learners.memories import MIXERS, UNIT, Members, members, stay
 from driftrate.learners.mixer import Mixer
 from driftrate.schedules import _checks, _codec
 from driftrate.schedules.base import State
@@ -322,7 +322,8 @@ class HedgedFilter:
         older: float,
     ) -> None:
         """Move the shares by the log scores of members, and the mixers by those of mixtures."""
-        shares, mixers, fade = new["shares"], new["mixers"], 1.0 / (older + 1.0)
+        rows, seen = float(weight.sum()), float(new["rows"])
+        shares, mixers, fade = new["shares"], new["mixers"], rows / (seen + 2.0 * rows)
         after, jump = shares, 0.0 * MIXERS.heeds
         if tracks is not None:
             chosen = np.concatenate([tracks, np.zeros(shares.shape[1] - len(tracks), dtype=bool)])
@@ -333,7 +334,7 @@ class HedgedFilter:
             -(logs @ weight),
             0.0,
             trust=MIXERS.temper,
-            speed=np.maximum(MIXERS.share, fade)[:, None],
+            speed=np.maximum(1.0 - (1.0 - MIXERS.share) ** (rows / UNIT), fade)[:, None],
             prior=after,
             jump=jump,
             broken=broken,

@@ -13,7 +13,6 @@ from driftrate.learners.hedged_sgd_fast import FastHedgedSGD
 from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Setup, grid
 from driftrate.race.models import Floats, Labels
 
-
 _LEAST = 1e-300  # of a chance, so that its logarithm is finite
 
 
