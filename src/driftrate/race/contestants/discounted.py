@@ -1,0 +1,125 @@
+"""A pool of discounts: smoothed OGD with the discounted normal predictor."""
+
+from __future__ import annotations
+
+from math import ceil, erf, exp, log2, pi, sqrt
+
+import numpy as np
+
+from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Setup, grid
+from driftrate.race.models import Floats, Labels
+
+
+class NormalPredictor:
+    r"""The discounted normal predictor with conservative updating: how much to trust the second.
+
+    With discount ρ, n = 1/(1 - ρ) and payoffs b in [-1, 1], positive where the second of two was
+    better, the discounted sum x of payoffs gives the second the weight
+
+        g(x) = √(n/8) Z e^{x²/16n} ∫_0^{x/√(8n)} e^{-s²/2} ds,    clipped to [0, 1],
+
+    and x ← ρ x + b where the weight was neither 0 nor 1 or b speaks against it; else x ← ρ x.
+
+    Args:
+        discount: ρ.
+        wealth: Z.
+
+    Reference:
+        Kapralov and Panigrahy (2011), "Prediction strategies without loss"; Zhang, Jiang, Yi and
+        Yang (2022), "Smoothed online convex optimization based on discounted-normal-predictor",
+        NeurIPS.
+    """
+
+    def __init__(self, discount: float, wealth: float) -> None:
+        self.discount, self.wealth = discount, wealth
+        self.length = 1.0 / (1.0 - discount)
+        self.sum = 0.0
+
+    @property
+    def weight(self) -> float:
+        """The weight of the second, in [0, 1]."""
+        x, n = self.sum, self.length
+        # Beyond this g is over 1 for every Z that double precision holds.
+        if x <= 0.0 or x * x > 16.0 * n * 700.0:
+            return float(x > 0.0)
+        # The integral in terms of the usual error function.
+        area = sqrt(pi / 2.0) * erf(x / sqrt(16.0 * n))
+        return min(sqrt(n / 8.0) * self.wealth * exp(x * x / (16.0 * n)) * area, 1.0)
+
+    def update(self, payoff: float) -> None:
+        """Take in a payoff."""
+        weight = self.weight
+        sure = (self.sum < 0.0 and payoff < 0.0) or (weight >= 1.0 and payoff > 0.0)
+        self.sum = self.discount * self.sum + (0.0 if sure else payoff)
+
+
+class SmoothedOGD:
+    r"""OGD at rates for a grid of discounts, mixed one after the other by normal predictors.
+
+    With horizon T, diameter D and gradient bound G, the discounts and their rates are
+
+        λ_i = 1 - 2^{i-1}/T,    η_i = (D/G) √(2^i/T),    i = 1, ..., ⌈log₂(T/τ)⌉ + 1,
+
+    each expert θ_i takes projected gradient steps of its own, and from a point m_0 that never
+    moves,
+
+        m_i = (1 - ω_i) m_{i-1} + ω_i θ_i,
+
+    ω_i the weight of a predictor of discount λ_i and Z = 1/T that is paid
+    (ℓ(m_{i-1}) - ℓ(θ_i))/(G D); the last m predicts. T, D and G must be told, as in `pools.Ader`,
+    and D and G are the same here.
+
+    Args:
+        setup: The model and the horizon.
+        diameter: D.
+        shortest: τ, the shortest memory in steps.
+
+    Reference:
+        Yang, Yang and Zhang (2026), "Discounted online convex optimization: uniform regret across
+        a continuous interval", ICLR, arXiv 2505.19491, Algorithms 2 to 4.
+    """
+
+    def __init__(self, setup: Setup, diameter: float = 3.0, shortest: float = 2.0) -> None:
+        self.model, horizon = setup.linear, max(setup.steps, 4)
+        count = max(ceil(log2(horizon / shortest)), 1) + 1
+        powers = 2.0 ** np.arange(1, count + 1)
+        self.scale = sqrt(self.model.features) * diameter
+        self.rates = diameter / sqrt(self.model.features) * np.sqrt(powers / horizon)
+        # The shortest memory is of two steps, where T is no power of two, too.
+        discounts = np.maximum(1.0 - powers / (2.0 * horizon), 0.5)
+        self.predictors = [NormalPredictor(float(d), 1.0 / horizon) for d in discounts]
+        self.radius = 0.5 * diameter
+        self.experts = np.tile(self.model.init(), (count, 1))
+        self.rate: float | None = None
+
+    def step(self, x: Floats, y: Labels) -> Floats:
+        """Train on a batch and return its scores by the weights of before."""
+        mixture, mixtures = self.model.init(), []
+        rate = 0.0
+        for expert, predictor, own in zip(self.experts, self.predictors, self.rates, strict=True):
+            mixtures.append(mixture)
+            weight = predictor.weight
+            mixture = (1.0 - weight) * mixture + weight * expert
+            rate = (1.0 - weight) * rate + weight * float(own)
+        self.rate = rate
+        scores = self.model.scores(mixture, x)
+        losses, gradients = self.model.gradients(np.stack([*mixtures, *self.experts]), x, y)
+        count = len(self.experts)
+        payoffs = (losses[:count] - losses[count:]) / self.scale
+        for predictor, payoff in zip(self.predictors, payoffs, strict=True):
+            predictor.update(float(np.clip(payoff, -1.0, 1.0)))
+        moved = self.experts - self.rates[:, None] * gradients[count:]
+        length = np.linalg.norm(moved, axis=1, keepdims=True)
+        self.experts = moved * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))
+        return scores
+
+
+CONTESTANTS = (
+    Contestant(
+        "smoothed ogd",
+        "pool",
+        SmoothedOGD,
+        grid("diameter", [0.3, 1.0, 10.0, 30.0]),
+        models=LINEAR_MODELS,
+    ),
+)
