@@ -42,7 +42,9 @@ def cell(stream, method, setting="default", seed=0):
 
 
 WHO = {
-    name: SimpleNamespace(name=name, family="toy", first_order=name != "filter", ours=ours, by_row=name == "adam")
+    name: SimpleNamespace(
+        name=name, family="toy", first_order=name != "filter", ours=ours, by_row=name == "adam"
+    )
     for name, ours in [("sgd", 0), ("adam", 0), ("filter", 0), ("HedgedSGD", 1)]
 }
 

@@ -56,23 +56,26 @@ class NormalPredictor:
 class SmoothedOGD:
     r"""OGD at rates for a grid of discounts, mixed one after the other by normal predictors.
 
-    With horizon T, diameter D and gradient bound G, the discounts and their rates are
+    With horizon T, diameter D, gradient bound G and the shortest memory τ, the discounts and their
+    rates are
 
         λ_i = 1 - 2^{i-1}/T,    η_i = (D/G) √(2^i/T),    i = 1, ..., ⌈log₂(T/τ)⌉ + 1,
 
-    each expert θ_i takes projected gradient steps of its own, and from a point m_0 that never
-    moves,
+    the last discount at least 1 - 1/τ. Each expert θ_i takes projected gradient steps of its own,
+    and
 
-        m_i = (1 - ω_i) m_{i-1} + ω_i θ_i,
+        m_1 = θ_1,    m_i = (1 - ω_i) m_{i-1} + ω_i θ_i,
 
-    ω_i the weight of a predictor of discount λ_i and Z = 1/T that is paid
-    (ℓ(m_{i-1}) - ℓ(θ_i))/(G D); the last m predicts. T, D and G must be told, as in `pools.Ader`,
-    and D and G are the same here.
+    ω_i the weight of a predictor of discount λ_i and Z = 1/T that is paid (ℓ(m_{i-1}) - ℓ(θ_i))/c,
+    clipped to [-1, 1]; the last m predicts. The paper starts from any learner, here from the expert
+    of the longest memory, and takes c = G D; as in `pools.Ader`, which must be told the same, the
+    range c of the loss is taken as 1 and G as the length √d of a row of standardised features.
 
     Args:
         setup: The model and the horizon.
-        diameter: D.
-        shortest: τ, the shortest memory in steps.
+        diameter: D; the default had the lowest mean log loss of a few on the streams that
+            `descent` names.
+        shortest: τ, in steps.
 
     Reference:
         Yang, Yang and Zhang (2026), "Discounted online convex optimization: uniform regret across
@@ -83,10 +86,8 @@ class SmoothedOGD:
         self.model, horizon = setup.linear, max(setup.steps, 4)
         count = max(ceil(log2(horizon / shortest)), 1) + 1
         powers = 2.0 ** np.arange(1, count + 1)
-        self.scale = sqrt(self.model.features) * diameter
         self.rates = diameter / sqrt(self.model.features) * np.sqrt(powers / horizon)
-        # The shortest memory is of two steps, where T is no power of two, too.
-        discounts = np.maximum(1.0 - powers / (2.0 * horizon), 0.5)
+        discounts = np.maximum(1.0 - powers[1:] / (2.0 * horizon), 1.0 - 1.0 / shortest)
         self.predictors = [NormalPredictor(float(d), 1.0 / horizon) for d in discounts]
         self.radius = 0.5 * diameter
         self.experts = np.tile(self.model.init(), (count, 1))
@@ -94,21 +95,18 @@ class SmoothedOGD:
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        mixture, mixtures = self.model.init(), []
-        rate = 0.0
-        for expert, predictor, own in zip(self.experts, self.predictors, self.rates, strict=True):
-            mixtures.append(mixture)
+        mixtures, rate = [self.experts[0]], float(self.rates[0])
+        for i, predictor in enumerate(self.predictors, 1):
             weight = predictor.weight
-            mixture = (1.0 - weight) * mixture + weight * expert
-            rate = (1.0 - weight) * rate + weight * float(own)
+            mixtures.append((1.0 - weight) * mixtures[-1] + weight * self.experts[i])
+            rate += weight * (float(self.rates[i]) - rate)
         self.rate = rate
-        scores = self.model.scores(mixture, x)
-        losses, gradients = self.model.gradients(np.stack([*mixtures, *self.experts]), x, y)
-        count = len(self.experts)
-        payoffs = (losses[:count] - losses[count:]) / self.scale
-        for predictor, payoff in zip(self.predictors, payoffs, strict=True):
-            predictor.update(float(np.clip(payoff, -1.0, 1.0)))
-        moved = self.experts - self.rates[:, None] * gradients[count:]
+        scores = self.model.scores(mixtures[-1], x)
+        both = np.stack([mixtures, self.experts])
+        losses, gradients = self.model.gradients(both, x, y)
+        for i, predictor in enumerate(self.predictors, 1):
+            predictor.update(float(np.clip(losses[0, i - 1] - losses[1, i], -1.0, 1.0)))
+        moved = self.experts - self.rates[:, None] * gradients[1]
         length = np.linalg.norm(moved, axis=1, keepdims=True)
         self.experts = moved * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))
         return scores
