@@ -94,9 +94,11 @@ def singles(folder: Path) -> Singles | None:
     if not table.exists():
         return None
     rows = [row for row in json.loads(table.read_text("utf-8")) if row["column"] == "default"]
-    ranks: dict[str, list[float]] = {}
+    # Methods that compare the rows of a batch cannot play at all, and have no rank.
+    ranks: dict[str, list[float]] = {row["method"]: [] for row in rows if row["status"] == "ok"}
     for row in rows:
-        ranks.setdefault(row["method"], []).append(row["rank"])
+        if row["method"] in ranks:
+            ranks[row["method"]].append(row["rank"])
     return Singles(
         ranks={method: sum(found) / len(found) for method, found in ranks.items()},
         rows=max(row["steps"] for row in rows),
@@ -123,8 +125,11 @@ def main() -> int:
     there = [data / f"{name}.parquet" for name in REAL if (data / f"{name}.parquet").exists()]
     methods = [name.strip() for name in options.methods.split(",") if name.strip()]
     common = {
-        **{"grid": not options.defaults_only, "jobs": options.jobs, "methods": methods},
-        **{"batch": options.batch, "rows": options.rows},
+        "grid": not options.defaults_only,
+        "jobs": options.jobs,
+        "methods": methods,
+        "batch": options.batch,
+        "rows": options.rows,
     }
     races = {"drawn": Race(DRAWN, seeds=SEEDS, **common)}
     if len(there) < len(REAL):

@@ -44,7 +44,7 @@ class Reading:
         self.check_counts("batch")
 
     def check_counts(self, *names: str) -> None:
-        """Raise `ConfigError` unless these fields, and rows if given, are whole numbers from 1 on."""
+        """Raise `ConfigError` unless these, and rows if given, are whole numbers from 1 on."""
         for name in (*names, *(["rows"] if self.rows is not None else [])):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -13,7 +13,7 @@ class Singles(NamedTuple):
     """What a race with batches of 1 adds to a table.
 
     Args:
-        ranks: The mean rank of each method at its default.
+        ranks: The mean rank of each method at its default, where it came through any stream.
         rows: The most rows that were played of a stream.
         streams: How many streams there were.
     """

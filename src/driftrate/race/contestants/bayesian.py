@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from driftrate.errors import ConfigError
 from driftrate.race.contestants.base import Contestant, Setup, grid
 from driftrate.race.models import Floats, Labels
 
@@ -28,6 +29,8 @@ class BayesianRegression:
     def __init__(self, setup: Setup, smoothing: float | None = None) -> None:
         from river.linear_model import BayesianLinearRegression
 
+        if setup.linear.task != "regression":
+            raise ConfigError(f"this method is of numbers alone, got {setup.model!r}")
         self.model = BayesianLinearRegression(smoothing=smoothing)
 
     def step(self, x: Floats, y: Labels) -> Floats:

@@ -69,26 +69,31 @@ class SmoothedOGD:
     ω_i the weight of a predictor of discount λ_i and Z = 1/T that is paid (ℓ(m_{i-1}) - ℓ(θ_i))/c,
     clipped to [-1, 1]; the last m predicts. The paper starts from any learner, here from the expert
     of the longest memory, and takes c = G D; as in `pools.Ader`, which must be told the same, the
-    range c of the loss is taken as 1 and G as the length √d of a row of standardised features.
+    range c of the loss is taken as 1 and G as the length √d of a row of standardised features. A
+    predictor is sure when its sum is near √(16 n ln T): with gaps of loss well below c, an expert
+    must lead for hundreds of steps before it is followed.
 
     Args:
         setup: The model and the horizon.
         diameter: D; the default had the lowest mean log loss of a few on the streams that
             `descent` names.
         shortest: τ, in steps.
+        wealth: Z T; the paper finds 0.1 to 100 much the same.
 
     Reference:
         Yang, Yang and Zhang (2026), "Discounted online convex optimization: uniform regret across
         a continuous interval", ICLR, arXiv 2505.19491, Algorithms 2 to 4.
     """
 
-    def __init__(self, setup: Setup, diameter: float = 3.0, shortest: float = 2.0) -> None:
+    def __init__(
+        self, setup: Setup, diameter: float = 3.0, shortest: float = 2.0, wealth: float = 1.0
+    ) -> None:
         self.model, horizon = setup.linear, max(setup.steps, 4)
         count = max(ceil(log2(horizon / shortest)), 1) + 1
         powers = 2.0 ** np.arange(1, count + 1)
         self.rates = diameter / sqrt(self.model.features) * np.sqrt(powers / horizon)
         discounts = np.maximum(1.0 - powers[1:] / (2.0 * horizon), 1.0 - 1.0 / shortest)
-        self.predictors = [NormalPredictor(float(d), 1.0 / horizon) for d in discounts]
+        self.predictors = [NormalPredictor(float(d), wealth / horizon) for d in discounts]
         self.radius = 0.5 * diameter
         self.experts = np.tile(self.model.init(), (count, 1))
         self.rate: float | None = None
@@ -117,7 +122,7 @@ CONTESTANTS = (
         "smoothed ogd",
         "pool",
         SmoothedOGD,
-        grid("diameter", [0.3, 1.0, 10.0, 30.0]),
+        (*grid("diameter", [0.3, 1.0, 10.0, 30.0]), {"wealth": 100.0}),
         models=LINEAR_MODELS,
     ),
 )

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from driftrate.race.contestants._optimizer import OptimizerPlayer
-from driftrate.race.contestants.base import TORCH, Contestant, Setup, grid
+from driftrate.race.contestants.base import TORCH, Contestant, Setup
 
 if TYPE_CHECKING:
     import torch

@@ -45,6 +45,7 @@ class Rabbit:
         self.workspace: Any = Workspace(f"--quiet --no_stdin --noconstant {kind} {given}")
 
     def step(self, x: Floats, y: Labels) -> Floats:
+        """Train on a batch and return its scores by the weights of before."""
         parse = self.workspace.parse
         examples = [
             parse(f"{self._label(label)} | " + " ".join(f"{i}:{v:.9g}" for i, v in enumerate(row)))
@@ -86,6 +87,7 @@ class Stream(ABC):
         """Return the optimizer of River that moves the weights."""
 
     def step(self, x: Floats, y: Labels) -> Floats:
+        """Train on a batch and return its scores by the weights of before."""
         rows = [dict(enumerate(row)) for row in x.tolist()]
         scores = np.array([self._score(row) for row in rows])
         for row, label in zip(rows, y.tolist(), strict=True):

@@ -26,7 +26,9 @@ class FTRLProximal(Stream):
 
 
 class OnlineNewton(Stream):
-    r"""`optim.Newton`: with g the gradient of a row,
+    r"""`optim.Newton`, at the constants of its paper.
+
+    With g the gradient of a row,
 
         A ← A + g gᵀ,    θ ← θ - A⁻¹ g/γ,    A = ε I at first,
 
