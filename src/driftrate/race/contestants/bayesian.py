@@ -6,6 +6,8 @@ classes, and squared loss on their codes would give no chances to score.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from driftrate.errors import ConfigError
@@ -31,7 +33,7 @@ class BayesianRegression:
 
         if setup.linear.task != "regression":
             raise ConfigError(f"this method is of numbers alone, got {setup.model!r}")
-        self.model = BayesianLinearRegression(smoothing=smoothing)
+        self.model: Any = BayesianLinearRegression(smoothing=smoothing)
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""

@@ -83,8 +83,9 @@ class HypergradientAdam(Hypergradient):
         """Return Adam's direction, from the moments that it keeps."""
         group, kept = self.optimizer.param_groups[0], self.optimizer.state[weight]
         first, second = (1.0 - b ** float(kept["step"]) for b in group["betas"])
-        root: torch.Tensor = (kept["exp_avg_sq"] / second).sqrt() + group["eps"]
-        return kept["exp_avg"] / first / root
+        root = (kept["exp_avg_sq"] / second).sqrt() + group["eps"]
+        direction: torch.Tensor = kept["exp_avg"] / first / root
+        return direction
 
 
 _SGD = tuple(

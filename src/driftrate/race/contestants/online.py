@@ -105,11 +105,14 @@ class Stream(ABC):
 
 
 class _SGD(Stream):
-    def optimizer(self, lr: float = 0.01) -> Any:
+    def __init__(self, setup: Setup, lr: float = 0.01) -> None:
+        super().__init__(setup, lr=lr)
+        self.rate = lr
+
+    def optimizer(self, **options: Any) -> Any:
         from river import optim
 
-        self.rate = lr
-        return optim.SGD(lr)
+        return optim.SGD(**options)
 
 
 def _log(chance: float) -> float:

@@ -26,12 +26,13 @@ class _Mechanic(OptimizerPlayer):
     def __init__(self, setup: Setup, lr: float = 1.0, **options: Any) -> None:
         super().__init__(setup, lr=lr, **options)
 
-    def make(self, parameters: Any, *, lr: float, **options: Any) -> Any:
+    def make(self, parameters: Any, **options: Any) -> Any:
         """Return the optimizer."""
         from mechanic_pytorch import mechanize
 
         module, _, name = self.maker.partition(":")
         base = getattr(import_module(module), name)
+        lr = options.pop("lr")
         return mechanize(base, **options)(parameters, lr=lr)
 
     def read_rate(self) -> float:
