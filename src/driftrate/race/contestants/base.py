@@ -69,7 +69,7 @@ class Contestant:
         family: Its kind, for the table.
         build: Makes a player from a `Setup` and the options of a setting.
         grid: The settings beside the default, as options of `build`.
-        first_order: Whether it uses gradients alone.
+        first_order: Whether it keeps no matrix.
         ours: Whether it is of this library.
         packages: The packages it needs, each as (module, what to install).
         models: The models that it can train.
