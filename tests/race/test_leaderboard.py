@@ -289,7 +289,7 @@ class TestPage:
         text = markdown(board(results), Singles({"sgd": 1.25}, rows=4000, streams=2))
         assert "| mean rank, batches of 1 |" in text
         assert [line.split(" | ")[4] for line in text.splitlines() if "| sgd |" in line] == ["1.2"]
-        assert "the first 4,000 rows at most of each of 2 streams" in text
+        assert "on 4,000 rows at most of each of 2 streams" in text
         assert "batches of 1" not in markdown(board(results))
 
     def test_renders_a_race_that_has_only_begun(self):

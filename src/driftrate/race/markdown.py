@@ -68,7 +68,7 @@ def _placings(board: Leaderboard, singles: Singles | None) -> str:
         notes.append(BY_ROW_LEGEND)
     if singles:
         notes.append(
-            f"Batches of 1: at defaults, over the first {singles.rows:,} rows at most of each of "
+            f"Batches of 1: each at its default, on {singles.rows:,} rows at most of each of "
             f"{singles.streams} streams."
         )
     return "\n\n".join([_table(heads, rows), *notes])
