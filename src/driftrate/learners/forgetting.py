@@ -96,7 +96,7 @@ def forget(info: Floats, keep: Floats, prior: Floats) -> Floats:
 
     Example:
         >>> info = start(2, 1, np.array([0.5]), joint=False)
-        >>> forget(4.0 * info, np.array([[0.5, 1.0]]), np.array([0.5]))[0, 0, 0].tolist()
+        >>> forget(4.0 * info, np.array([[0.5, 1.0]]), np.array([0.5]))[0, 0, 0].round(2).tolist()
         [[5.0, 0.0], [0.0, 8.0]]
     """
     if joint(info):

@@ -26,6 +26,7 @@ AFTER = 0.9  # of the shares goes to the member that tracks, where a mixer heeds
 STRETCH, SHRINK, SHORTEST = 0.05, 0.99, 5.0  # of the shortest memory, in octaves
 PIECE = 64  # rows in one step: more are learned in pieces
 NUMBERS = 2_000_000  # in one array of a step: pieces are smaller where weights are many
+OUTLIER = 1e12  # times the usual square of rows or targets: not trusted the first time
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class HedgedFilter:
 
     *Guards.* A forecast far outside the targets seen so far is left out of the mean. A step of a
     class filter that raises the loss of its own batch is halved. A member that is not finite starts
-    anew. The shortest memory shrinks while it carries more than half of the pool.
+    anew. Rows or targets a million times as large as usual are not learned from the first time. The
+    shortest memory shrinks while it carries more than half of the pool.
 
     *Size.* With d features a filter has a matrix d x d (classes: (Kd)²). With over 500 weights
     matrices are block diagonal, by classes and then by features, and with over 100,000 there are
@@ -106,11 +108,13 @@ class HedgedFilter:
             "shares": np.full((mixers, who.number), 1.0 / who.number),
             "mixers": np.full(mixers, 1.0 / mixers),
             "noise": np.zeros(who.number),
+            "remembered": np.zeros(who.number),
             "constant": np.full(dim, np.nan),
             "range": np.array([inf, -inf]),
+            "usual": np.zeros(2),
             "sureness": densities.start(steps.NOISE_ROWS / 10.0),
         }
-        numbers = ("rows", "steps", "along", "curved", "shorter", "classes")
+        numbers = ("rows", "steps", "along", "curved", "shorter", "absurd")
         return (
             state
             | {name: np.asarray(0.0) for name in numbers}
@@ -175,17 +179,10 @@ class HedgedFilter:
     def memory(self, state: State) -> float:
         """Return how many past rows the pool believes in now, the mean over members by shares.
 
-        A filter believes in those that it has not forgotten; an SGD copy at a rate of 2^-o of the
-        fastest stable one in as many as 2^o batches.
+        A filter remembers r ← κr + n rows after n more, an SGD copy at a rate of 2^-o of the
+        fastest stable one r ← (1 - 2^-o) r + n.
         """
-        who, rows = _who(state), float(state["rows"])
-        limits = who.memory * state["weights"].shape[-1]
-        limits[-1] *= 2.0 ** -float(state["shorter"])
-        batch = rows / max(float(state["steps"]), 1.0)
-        limits = np.concatenate([limits, batch * 2.0**who.octaves])
-        with np.errstate(invalid="ignore"):
-            left = np.where(np.isinf(limits), rows, limits * -np.expm1(-rows / limits))
-        return float(self.shares(state) @ left)
+        return float(self.shares(state) @ state["remembered"])
 
     def transform(self, state: State, scale: ArrayLike, shift: ArrayLike) -> State:
         """Return the same pool for features that are measured in other units from now on.
@@ -238,9 +235,11 @@ class HedgedFilter:
         new["info"] = forgetting.widen(state["info"][filters], *sizes, who.prior)
         shares = state["shares"][:, kept]
         new["shares"] = shares / shares.sum(axis=1, keepdims=True)
-        new["noise"] = state["noise"][kept]
+        new["noise"], new["remembered"] = state["noise"][kept], state["remembered"][kept]
         new["constant"] = np.concatenate([state["constant"], np.zeros(dim - wide)])
-        same = ("mixers", "range", "sureness", "rows", "steps", "along", "curved", "shorter")
+        same = {*new} - {
+            *("weights", "info", "shares", "noise", "remembered", "constant", "classes")
+        }
         return new | {name: state[name] for name in same}
 
     @np.errstate(all="ignore")  # what is not finite is found, and starts anew
@@ -264,8 +263,9 @@ class HedgedFilter:
         if weight.shape != y.shape or not np.all((weight >= 0) & (weight < inf)):
             raise SignalError(f"weights must be {len(x)} finite numbers >= 0")
         for part in _pieces(state, len(x)):
-            if weight[part].sum() > 0:
-                state = self._step(state, x[part], y[part], weight[part])
+            state, kept = _screen(state, x[part], y[part], weight[part])
+            if kept.any():
+                state = self._step(state, x[part][kept], y[part][kept], weight[part][kept])
         return state
 
     def _step(self, state: State, x: Floats, y: NDArray[Any], weight: Floats) -> State:
@@ -295,15 +295,19 @@ class HedgedFilter:
                 new["sureness"] = left * state["sureness"] + densities.tally(found, weight)
         slope, curvature = step.slope[filters:], (float(state["along"]), float(state["curved"]))
         down, curvature = steps.descend(slope, step.curve, x, weight, curvature, older)
-        copies = old[filters:] - 2.0 ** -who.octaves[:, None, None] * down
+        paces = 2.0**-who.octaves
+        copies = old[filters:] - paces[:, None, None] * down
         moved = np.concatenate([old[:filters] - step.moved, copies])
         broken = ~np.isfinite(moved.sum(axis=(1, 2)) + step.logs.sum(axis=1))
         if broken.all():  # the batch is at fault: nothing is learned from it
             return state
         new["weights"], new["info"] = moved, step.info
+        kept = np.concatenate([keep.max(axis=1) * step.fade, 1.0 - paces])
+        new["remembered"] = kept * state["remembered"] + rows
         if broken.any():
             _restart(new, who, broken)
-        self._mix(new, step.logs, mixed, weight, broken, who.tracks if step.jump else None, older)
+        tracks = who.tracks if step.fade.min() < 1.0 else None
+        self._mix(new, step.logs, mixed, weight, broken, tracks, older)
         carries = self.shares(new)[filters - 1] > 0.5
         shorter = float(state["shorter"])
         shorter = min(shorter + STRETCH, SHORTEST) if carries else SHRINK * shorter
@@ -397,6 +401,30 @@ def _targets(state: State, y: ArrayLike, rows: int) -> NDArray[Any]:
     return labels
 
 
+def _screen(
+    state: State, x: Floats, y: NDArray[Any], weight: Floats
+) -> tuple[State, NDArray[np.bool_]]:
+    """Return the state with the usual squares of rows and targets, and the rows to learn from.
+
+    Those a million times as large as usual are left out, unless there were such in the last batch.
+    """
+    kept, absurd = weight > 0.0, False
+    if not kept.any():
+        return state, kept
+    usual = np.where(state["usual"] > 0.0, state["usual"], inf)
+    sums = np.array([np.vdot(x, x), np.vdot(y, y)])
+    # Where the sum is not too large no row is.
+    if not (sums <= OUTLIER * usual).all():
+        squares = np.stack([np.einsum("ni,ni->n", x, x), y * y])
+        mild = (squares <= OUTLIER * usual[:, None]).all(axis=0)
+        absurd = bool((kept & ~mild).any()) and not state["absurd"]
+        kept = kept & mild if absurd else kept
+        sums = squares[:, kept].sum(axis=1)
+    share = max(1.0 / (float(state["steps"]) + 1.0), steps.SLOW)
+    mean = state["usual"] + share * (sums / max(len(y), 1) - state["usual"])
+    return {**state, "usual": mean, "absurd": np.asarray(float(absurd))}, kept
+
+
 def _constant(known: Floats, x: Floats) -> Floats:
     """Return the value of each feature that never varied; 0 of those that did, NaN at first."""
     if not known.any():
@@ -419,7 +447,7 @@ def _restart(new: State, who: Members, broken: NDArray[np.bool_]) -> None:
     """Let members that are not finite start from their prior, with the usual noise."""
     weights, info = new["weights"], new["info"]
     outputs, dim = weights.shape[1:]
-    weights[broken] = 0.0
+    weights[broken] = new["remembered"][broken] = 0.0
     new["noise"] = np.where(broken, np.median(new["noise"][~broken]), new["noise"])
     begin = forgetting.start(dim, outputs, who.prior, joint=outputs > 1)
     lost = broken[: len(info)].reshape(-1, *(1,) * (info.ndim - 1))

@@ -33,7 +33,7 @@ class Step(NamedTuple):
         logs: The log score of each row, (members, rows).
         slope: The derivative of each row's loss by its scores, (members, rows, outputs).
         curve: The second derivative of the fastest copy's loss, (rows, outputs).
-        jump: Whether a filter that tracks was contradicted.
+        fade: What each filter kept of what it knew where a jump contradicted it, (filters,).
         noise: The squared scale of numbers, (members,).
         scale: The scale that each row was forecast with, (members, rows).
     """
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     logs: Floats
     slope: Floats
     curve: Floats
-    jump: bool = False
+    fade: Floats
     noise: Floats = np.zeros(0)
     scale: Floats = np.zeros(0)
 
@@ -126,18 +126,17 @@ def numbers(
         # No member knows yet what of its error is noise: all say what the first of them says.
         noise = (square / (1.0 + sure[0])) @ weight / rows
     # A target that can be foretold without an error leaves noise of rounding.
-    noise = np.maximum(noise, LEAST * float(np.abs(y).max()) ** 2 + _TINY)
+    noise = np.maximum(noise, LEAST * np.median(y * y) + _TINY)
     scale = np.sqrt(noise[:, None] * (1.0 + sure))
     told = densities.surprise(square / scale**2) @ weight / rows
     leaps = who.tracks & (told[:filters] > 1.0 + SURE / sqrt(rows))
-    jump = not first and bool(leaps.any())
-    if jump:
+    fade = np.ones(filters)
+    if leaps.any() and not first:
         # With A divided by (above - 1)/(usual - 1) the batch would be as usual.
         usual = sure[:filters] @ weight / rows
         above = square[:filters] @ weight / rows / noise[:filters] - 1.0
         fade = np.where(leaps, np.minimum(usual / above, 1.0), 1.0)
-        fade = np.broadcast_to(fade[:, None], (filters, x.shape[1]))
-        info = forgetting.forget(info, fade, who.prior)
+        info = forgetting.forget(info, np.tile(fade[:, None], x.shape[1]), who.prior)
         found = forgetting.gains(info, x)
     pulled = (residual[:filters] * weight)[:, None]
     moved, info = forgetting.step(info, x, pulled, weight, found)
@@ -145,7 +144,7 @@ def numbers(
     after = noise * (1.0 + share * (told - 1.0))
     logs = densities.log_density(residual, scale)
     curve = np.ones((len(x), 1))
-    return Step(moved, info, logs, residual[..., None], curve, jump, after, scale)
+    return Step(moved, info, logs, residual[..., None], curve, fade, after, scale)
 
 
 def classes(
@@ -187,7 +186,7 @@ def classes(
         if not worse.any():
             break
         moved = np.where(worse[:, None, None], 0.5 * moved, moved)
-    return Step(moved, info, logs, slope, curve[filters])
+    return Step(moved, info, logs, slope, curve[filters], np.ones(filters))
 
 
 def descend(

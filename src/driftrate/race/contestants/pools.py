@@ -1,4 +1,4 @@
-"""Pools of rates: Ader, and HedgedSGD of this library."""
+"""Pools: Ader, and this library's HedgedSGD, of rates, and HedgedFilter, of memories."""
 
 from __future__ import annotations
 
