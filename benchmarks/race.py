@@ -73,10 +73,9 @@ def judge(board: Leaderboard) -> dict[str, bool]:
         if losses and ours is not None:
             ratio = ours / min(losses)
             constant = best[CONSTANT].loss
-            text = f"{FLAGSHIP} on {STATIONARY}: {ratio:.3f} times the best decaying rate's loss in hindsight"
-            text += (
-                "" if constant is None else f" (best constant rate: {constant / min(losses):.3f})"
-            )
+            text = f"{FLAGSHIP} on {STATIONARY}: {ratio:.3f} times the best decaying rate's loss"
+            if constant is not None:
+                text += f" (best constant rate: {constant / min(losses):.3f})"
             found[text] = ratio <= WANTED_RATIO
     return found
 
