@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftrate.race.cell import Cell, Result, Status
-from driftrate.race.significance import LEVEL, Comparison, block_p_value, compare
+from driftrate.race.significance import LEVEL, WITHIN, Comparison, block_p_value, compare, holm
 
 if TYPE_CHECKING:
     from driftrate.race.contestants import Contestant
@@ -68,6 +68,8 @@ class Placing:
 
     On `marked` of its `streams` it failed, diverged or ran out of time. `tied` is whether it does
     not differ significantly from the leader, None if untested; the time of a step is the median.
+    `above` is its loss over the least of the column, the geometric mean over the streams that it
+    came through; None if there is none.
     """
 
     method: str
@@ -80,6 +82,7 @@ class Placing:
     marked: int
     seconds_per_step: float
     tied: bool | None
+    above: float | None
 
 
 class Lead(NamedTuple):
@@ -179,7 +182,14 @@ class Leaderboard:
 
     def of(self, stream: str, column: Column = "default") -> list[Row]:
         """Return the rows of a stream in one column, the winner first."""
-        return [row for row in self.rows if row.stream == stream and row.column == column]
+        return self._of.get((stream, column), [])
+
+    @cached_property
+    def _of(self) -> dict[tuple[str, str], list[Row]]:
+        found: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows:
+            found.setdefault((row.stream, row.column), []).append(row)
+        return found
 
     @cached_property
     def has_grid(self) -> bool:
@@ -196,11 +206,18 @@ class Leaderboard:
         return steps, np.asarray(curves, float)
 
     def comparison(self, column: Column = "default", first_order: bool = False) -> Comparison:
-        """Compare the methods that ran on every stream, or the first-order ones among them."""
+        """Compare the methods that ran on every stream, or the first-order ones among them.
+
+        The test is one over streams; with one stream, that within it.
+        """
+        if len(self.streams) == 1:
+            (stream,) = self.streams
+            rows = [row for row in self.of(stream, column) if row.first_order or not first_order]
+            return Comparison(WITHIN, rows[0].method if rows else "", self._tied(rows))
         table = self._table(column, first_order)
         whole = {name: rows for name, rows in table.items() if len(rows) == len(self.streams)}
         if not whole:
-            return Comparison("no method ran on every stream", "", frozenset())
+            return Comparison("no method ran on every stream", "", None)
         ranks = {name: _ranks(rows, first_order) for name, rows in whole.items()}
         return compare(ranks, {name: [_order(row) for row in rows] for name, rows in whole.items()})
 
@@ -225,7 +242,8 @@ class Leaderboard:
                 streams=len(rows),
                 marked=sum(row.status != "ok" for row in rows),
                 seconds_per_step=float(np.median([row.seconds_per_step for row in rows])),
-                tied=name in tied if len(rows) == len(self.streams) else None,
+                tied=None if tied is None or len(rows) < len(self.streams) else name in tied,
+                above=_above([self._times(row) for row in rows]),
             )
             for name, rows in self._table(column, first_order).items()
         ]
@@ -246,6 +264,34 @@ class Leaderboard:
         p = block_p_value(steps, first.mean(axis=0), second.mean(axis=0)) if fair else None
         return Lead(share, p)
 
+    def leads(self, stream: str, column: Column = "default") -> dict[str, Lead]:
+        """Return how far the winner of a stream is ahead of each other that came through.
+
+        The p-values allow for their number (`holm`).
+        """
+        return self._leads(self.of(stream, column))
+
+    def _leads(self, rows: Sequence[Row]) -> dict[str, Lead]:
+        fine = [row for row in rows if row.status == "ok"]
+        found = {row.method: self.lead(fine[0], row) for row in fine[1:]}
+        corrected = holm({name: one.p for name, one in found.items() if one.p is not None})
+        return {name: Lead(one.share, corrected.get(name)) for name, one in found.items()}
+
+    def tied(self, stream: str, column: Column = "default") -> frozenset[str] | None:
+        """Return the winner of a stream and those not told apart from it; None if untested."""
+        return self._tied(self.of(stream, column))
+
+    def _tied(self, rows: Sequence[Row]) -> frozenset[str] | None:
+        leads = self._leads(rows)
+        tested = {name: one for name, one in leads.items() if one.p is not None}
+        alike = [name for name, one in tested.items() if not one.significant]
+        return frozenset([rows[0].method, *alike]) if tested else None
+
+    def _times(self, row: Row) -> float | None:
+        """Return how many times a row's loss is as high as the least of its stream and column."""
+        least = self.of(row.stream, row.column)[0].loss
+        return row.loss / least if row.loss is not None and least else None
+
     def against_constant(self, method: str, column: Column = "default") -> Wins | None:
         """Compare a method with the best constant rate, chosen in hindsight for each stream."""
         reference = {row.stream: row for row in self._table("best", False).get(CONSTANT, ())}
@@ -261,6 +307,11 @@ class Leaderboard:
 
 def _order(row: Row) -> float:
     return math.inf if row.loss is None else row.loss
+
+
+def _above(times: Sequence[float | None]) -> float | None:
+    known = [one for one in times if one is not None and one > 0]
+    return math.exp(float(np.mean(np.log(known)))) if known else None
 
 
 def _ranks(rows: Sequence[Row], first_order: bool) -> list[float]:

@@ -16,6 +16,7 @@ from driftrate.race.engine import check_engine, run
 from driftrate.race.figures import spread
 from driftrate.race.leaderboard import Leaderboard, Row
 from driftrate.race.page import render_race
+from driftrate.race.page_now import Facts
 from driftrate.race.plan import Plan, make_plan
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
@@ -83,7 +84,18 @@ def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
-    write_whole(out / "index.html", render_race(board, lead, plan.absent))
+    write_whole(out / "index.html", render_race(board, lead, plan.absent, _facts(plan)))
+
+
+def _facts(plan: Plan) -> dict[str, Facts]:
+    """Return what is known of each stream, and of each of its figures, by name."""
+    found: dict[str, Facts] = {}
+    for spec, name in plan.names.items():
+        source = plan.sources[spec]
+        figures = () if source.protocol is None else source.protocol.figures
+        facts = Facts(source.task, source.model, source.batch)
+        found |= dict.fromkeys([f"{name}: {one}" for one in figures] or [name], facts)
+    return found
 
 
 def _write_parquet(path: Path, rows: list[dict[str, object]]) -> None:

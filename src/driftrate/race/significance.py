@@ -13,6 +13,11 @@ LEVEL = 0.05
 # The runs of a stream are compared in this many consecutive blocks.
 BLOCKS = 20
 _FEWEST_BLOCKS = 8
+# What a comparison says of its test where there is one stream.
+WITHIN = (
+    f"the paired test within the stream, Holm's correction for the number of methods, level "
+    f"{LEVEL:g}"
+)
 _FEWEST_STREAMS = 3
 _MOST_EXACT = 25
 
@@ -22,13 +27,14 @@ class Comparison:
     """What a test over streams says, with the test in words and why it was chosen.
 
     `tied` are the leader, which has the best mean rank, and the methods that do not differ
-    significantly from it. `p` is that of Friedman's test that all methods are alike, and
-    `critical_difference` the significant difference of mean ranks; None where there is none.
+    significantly from it; None where nothing could be tested. `p` is
+    that of Friedman's test that all methods are alike, and `critical_difference` the significant
+    difference of mean ranks; None where there is none.
     """
 
     test: str
     leader: str
-    tied: frozenset[str]
+    tied: frozenset[str] | None
     p: float | None = None
     critical_difference: float | None = None
 
@@ -49,7 +55,8 @@ def compare(
         losses: The loss of each method on each stream; infinite where it has no result.
 
     Returns:
-        The leader and the methods that do not differ significantly from it.
+        The leader and the methods that do not differ significantly from it, None with under three
+        streams or methods.
 
     Example:
         >>> ranks = {"a": [1, 1, 1], "b": [2, 3, 2], "c": [3, 2, 3]}
@@ -66,7 +73,7 @@ def compare(
     others = [name for name in ranks if name != leader]
     if streams < _FEWEST_STREAMS or len(others) < 2:
         few = f"{streams} stream{'s' * (streams != 1)} and {len(ranks)} methods"
-        return Comparison(f"{few} are too few to compare mean ranks", leader, frozenset(ranks))
+        return Comparison(f"{few} are too few to compare mean ranks", leader, None)
     if len(others) * 2.0 ** (1 - streams) <= LEVEL:
         test = f"Wilcoxon's signed-rank test against the leader on {streams} streams, "
         test += f"Holm's correction for {len(others)} methods, level {LEVEL:g}"
@@ -99,12 +106,30 @@ def _wilcoxon_holm(
     for name in others:
         gaps = [_gap(one, two) for one, two in zip(best, losses[name], strict=True)]
         p_values[name] = float(wilcoxon(gaps, method=method).pvalue) if any(gaps) else 1.0
-    tied = {leader}
-    for place, name in enumerate(sorted(others, key=lambda name: p_values[name])):
-        # Holm: the first that fails stops all that follow.
-        if len(tied) > 1 or p_values[name] > LEVEL / (len(others) - place):
-            tied.add(name)
-    return frozenset(tied)
+    return frozenset({leader, *(name for name, p in holm(p_values).items() if p > LEVEL)})
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return p-values that allow for their number: Holm's step-down correction.
+
+    In order, p_(i) becomes max over j <= i of min(1, (m - j + 1) p_(j)), so that the chance that
+    any of m true hypotheses falls below a level is that level at most.
+
+    Example:
+        >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+        {'a': 0.03, 'c': 0.06, 'b': 0.06}
+
+    Reference:
+        S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+        Statistics 6, 1979.
+    """
+    found: dict[str, float] = {}
+    most = 0.0
+    for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        # The first that fails stops all that follow.
+        most = max(most, min(1.0, (len(p_values) - place) * p_values[name]))
+        found[name] = most
+    return found
 
 
 def _gap(one: float, two: float) -> float:
@@ -121,9 +146,13 @@ def block_p_value(
     """Return the p-value of one stream's loss difference between two methods.
 
     Both ran through the same batches in the same order, so their losses are compared in pairs: a
-    t-test on the mean differences of consecutive blocks, which is valid with one seed. Neighbouring
-    blocks of a drifting stream are alike; n blocks with correlation ρ > 0 between neighbours count
-    as n (1 - ρ)/(1 + ρ).
+    t-test on the signed ranks of the relative differences (b - a)/(|a| + |b|) of the losses of
+    consecutive blocks, which is valid with one seed. Losses of a stream come in bursts, and the
+    difference of one block may be that of all others together; ranks count each block. If they
+    speak against the difference of the means, nothing is told apart. Neighbouring blocks of a
+    drifting stream are alike; n blocks with correlation ρ > 0 between neighbours count as
+    n (1 - ρ)/(1 + ρ). Where every block has the same winner, what changes evenly in time, such as
+    the lead over a slow learner, is no noise: variance and ρ are those around a line.
 
     Args:
         steps: The steps at which the curves were taken.
@@ -142,24 +171,35 @@ def block_p_value(
         True
         >>> block_p_value(steps[:5], wave[:5], wave[:5]) is None
         True
+
+    Reference:
+        Conover and Iman (1981), "Rank transformations as a bridge between parametric and
+        nonparametric statistics", The American Statistician 35.
     """
+    from scipy.stats import rankdata, t
+
     place = np.asarray(steps, float)
     count = min(blocks, len(place))
     first, second = np.asarray(one, float), np.asarray(two, float)
     if count < _FEWEST_BLOCKS or not (len(first) == len(second) == len(place)):
         return None
     ends = np.linspace(0, len(place), count + 1).astype(int)[1:] - 1
-    sums = np.diff((second - first)[ends] * place[ends], prepend=0.0)
-    gaps = sums / np.diff(place[ends], prepend=0.0)
-    centred = gaps - gaps.mean()
-    variance = float(centred @ centred)
-    if not np.isfinite(variance):
+    mine, others = (np.diff(curve[ends] * place[ends], prepend=0.0) for curve in (first, second))
+    scale = np.abs(mine) + np.abs(others)
+    gaps = np.divide(others - mine, scale, out=np.zeros(count), where=scale != 0.0)
+    if not np.isfinite(gaps).all():
         return None
+    ranks = np.sign(gaps) * rankdata(np.abs(gaps))
+    if ranks.mean() * (second[-1] - first[-1]) < 0.0:
+        return 1.0
+    centred, lost = ranks - ranks.mean(), 1
+    if abs(np.sign(gaps).sum()) == count:
+        time = np.arange(count) - 0.5 * (count - 1)
+        centred, lost = centred - time * (time @ centred) / (time @ time), 2
+    variance = float(centred @ centred)
     if variance == 0.0:
         return 1.0 if gaps[0] == 0.0 else 0.0
-    from scipy.stats import t
-
     correlation = max(0.0, float(centred[1:] @ centred[:-1]) / variance)
-    effective = max(2.0, count * (1 - correlation) / (1 + correlation))
-    error = math.sqrt(variance / (count - 1) / effective)
-    return float(2 * t.sf(abs(gaps.mean()) / error, effective - 1))
+    effective = max(1.0 + lost, count * (1 - correlation) / (1 + correlation))
+    error = math.sqrt(variance / (count - lost) / effective)
+    return float(2 * t.sf(abs(ranks.mean()) / error, effective - lost))

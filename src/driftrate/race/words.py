@@ -11,10 +11,11 @@ from driftrate.race.significance import BLOCKS
 
 _Placed = TypeVar("_Placed", Placing, Row)
 TEST = (
-    f"Within a stream two methods are compared by a paired t-test on the loss differences of "
-    f"{BLOCKS} consecutive blocks of the stream, averaged over seeds; correlation between "
-    "neighbouring blocks is allowed for. A file has one order: there, seeds change first weights "
-    "and ties alone."
+    f"Within a stream two methods are compared by a paired t-test on the signed ranks of the "
+    f"relative loss differences of {BLOCKS} consecutive blocks of the stream, averaged over "
+    "seeds; correlation between neighbouring blocks is allowed for, and so is the number of "
+    "methods that are compared with the winner (Holm). A file has one order: there, seeds change "
+    "first weights and ties alone."
 )
 
 # The mark of a method that learns row by row, and what it means.
@@ -62,6 +63,20 @@ def share(value: float) -> str:
     """
     per_cent = 100 * value
     return f"{per_cent:.0f} %" if per_cent >= 10 else f"{per_cent:.2g} %"
+
+
+def times(ratio: float | None) -> str:
+    """Return how many times as much.
+
+    Example:
+        >>> times(1.0), times(1.0234), times(12.71), times(4e6), times(None)
+        ('1.000×', '1.023×', '12.7×', '4.0e+06×', '–')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return "–"
+    if ratio >= 1e4:
+        return f"{ratio:.1e}×"
+    return f"{ratio:.3f}×" if ratio < 10 else f"{ratio:,.1f}×"
 
 
 def duration(seconds: float) -> str:
@@ -139,35 +154,43 @@ def verdict(board: Leaderboard, stream: str) -> list[str]:
     winner = fine[0]
     if len(fine) == 1:
         return [f"{winner.method} alone came through, with mean loss {figures(winner.loss)}."]
-    lead = board.lead(winner, fine[1])
-    lines = [
-        f"{winner.method} wins at its default: mean loss {figures(winner.loss)}, "
-        f"{share(lead.share)} below {fine[1].method} ({figures(fine[1].loss)}; {odds(lead)})."
-    ]
+    leads = board.leads(stream)
+    lines = [_first_sentence(winner, fine[1], leads[fine[1].method])]
     told = {fine[1].method}
     if not winner.first_order:
         first = next((row for row in fine if row.first_order), None)
         if first is not None:
-            behind = board.lead(winner, first)
+            behind = leads[first.method]
             told.add(first.method)
             higher = f"{share(behind.share / (1 - behind.share))} higher ({odds(behind)})"
-            leads = f"among those {first.method} leads, with a loss {higher}"
-            lines.append(f"It is not a first-order method; {leads}.")
+            best_of_them = f"among those {first.method} leads, with a loss {higher}"
+            lines.append(f"{winner.method} is not a first-order method; {best_of_them}.")
     ours = _chosen(rows)
     if ours is not None and ours.method not in told and not winner.ours:
-        lines.append(_loss_sentence(board, winner, ours, len(rows)))
+        lines.append(_loss_sentence(winner, ours, leads.get(ours.method), len(rows)))
     best = board.of(stream, "best")
     if best and best[0].loss is not None:
-        leads = f"{best[0].method} ({setting_words(best[0])}) leads with {figures(best[0].loss)}"
-        lines.append(f"Each at its best of a small grid, chosen in hindsight, {leads}.")
+        front = f"{best[0].method} ({setting_words(best[0])}) leads with {figures(best[0].loss)}"
+        lines.append(f"Each at its best of a small grid, chosen in hindsight, {front}.")
     return lines
 
 
-def _loss_sentence(board: Leaderboard, winner: Row, ours: Row, count: int) -> str:
-    if ours.loss is None:
+def _first_sentence(winner: Row, second: Row, lead: Lead) -> str:
+    if winner.loss == second.loss:
+        both = f"{winner.method} and {second.method} share the lowest mean loss"
+        return f"{both}, {figures(winner.loss)}: a tie."
+    below = f"{share(lead.share)} below {second.method} ({figures(second.loss)}; {odds(lead)})"
+    if lead.significant:
+        return f"{winner.method} wins at its default: mean loss {figures(winner.loss)}, {below}."
+    tie = "" if lead.p is None else ": a tie"
+    lowest = f"{winner.method} has the lowest mean loss at its default"
+    return f"{lowest}, {figures(winner.loss)}, {below}{tie}."
+
+
+def _loss_sentence(winner: Row, ours: Row, lead: Lead | None, count: int) -> str:
+    if lead is None:
         ended = "ran out of time" if ours.status == "timeout" else ours.status
         return f"{ours.method} {ended} here."
-    lead = board.lead(winner, ours)
     leads = f"{winner.method} leads it by {share(lead.share)} ({odds(lead)})"
     return f"{ours.method} is {ordinal(ours.rank or 0)} of {count} here; {leads}."
 
