@@ -128,6 +128,7 @@ def main() -> int:
     methods = [name.strip() for name in options.methods.split(",") if name.strip()]
     common = {
         "grid": not options.defaults_only,
+        "drift": False,
         "jobs": options.jobs,
         "methods": methods,
         "batch": options.batch,

@@ -68,6 +68,7 @@ class Cell(Reading):
         fingerprint: A hash of the source's content: an edited file makes new cells.
         code: A hash of the code that plays it, of `code_of`: an edited method makes new cells.
             Empty for a cell that is not to be kept.
+        shuffle: The number of a drawn order of the rows, of `shuffled`; 0 for their own.
 
     Example:
         >>> cell = Cell("elec2.parquet", "adam", "default", 0, "ab12", target="y", model="logistic")
@@ -81,6 +82,7 @@ class Cell(Reading):
     seed: int
     fingerprint: str
     code: str = ""
+    shuffle: int = 0
 
     def key(self) -> str:
         """Return the SHA-256 of the cell."""
@@ -93,8 +95,9 @@ class Result(TypedDict):
     `loss` and `error` are means over all steps played, `regret` is a sum and None where no oracle
     is known. Curves hold running means (regret: running sums; rate: the rates themselves) at
     `curve_steps`; a method without a rate has an empty `rate_curve`, a stream without an oracle an
-    empty `regret_curve`. `figures` has the mean loss and error of the phases that a network's
-    protocol scores apart.
+    empty `regret_curve`. The `memory_curve` holds how many past rows the method believes in, and is
+    empty for one that does not say so. `figures` has the mean loss and error of the phases that a
+    network's protocol scores apart.
     """
 
     status: Status
@@ -109,6 +112,7 @@ class Result(TypedDict):
     error_curve: list[float]
     regret_curve: list[float]
     rate_curve: list[float]
+    memory_curve: list[float]
     figures: NotRequired[dict[str, tuple[float, float]]]
 
 

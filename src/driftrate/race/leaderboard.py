@@ -22,7 +22,7 @@ FLAGSHIP = "HedgedFilter"
 # The method whose grid is over constant rates.
 CONSTANT = "sgd"
 Column = Literal["default", "best", "grid"]
-Curve = Literal["loss", "error", "regret", "rate"]
+Curve = Literal["loss", "error", "regret", "rate", "memory"]
 _WORST_FIRST: tuple[Status, ...] = ("failed", "timeout", "diverged", "ok")
 
 
@@ -200,7 +200,7 @@ class Leaderboard:
         """Return the steps and the curves of a row, one per seed; none if they differ in length."""
         results = self._groups[row.stream, row.method, row.setting]
         steps = results[0]["curve_steps"]
-        curves = [one[f"{kind}_curve"] for one in results]  # type: ignore[literal-required]
+        curves: list[list[float]] = [one.get(f"{kind}_curve", []) for one in results]  # type: ignore[misc]
         if not steps or any(len(curve) != len(steps) for curve in curves):
             return [], np.empty((0, 0))
         return steps, np.asarray(curves, float)

@@ -78,7 +78,8 @@ def _stream(board: Leaderboard, stream: str, facts: Facts | None, alone: bool) -
         table = f"<details><summary>All {len(rows)} methods</summary>{table}</details>"
     curves = (
         f'<div class="chips">{"".join(chips)}</div>'
-        f'<div class="panels">{_panels(board, stream, hindsight, groups, colours)}</div>'
+        f'<div class="panels">{_panels(board, stream, hindsight, groups, colours)}'
+        f"{_memory(board, stream, facts, groups)}</div>"
     )
     says = _list(verdict(board, stream))
     rest = f"{says}{table}{curves}" if alone else f"{says}{curves}{table}"
@@ -96,7 +97,7 @@ def _chip(group: int, text: str, colour: str | None) -> str:
 def _colours(rows: Sequence[Row]) -> dict[str, str]:
     """Return the methods worth following on a stream; the rest is the crowd."""
     ours = sorted((row.method for row in rows if row.ours), key=lambda name: name != FLAGSHIP)
-    second = [row.method for row in rows if not row.first_order and row.loss]
+    second = [row.method for row in rows if not (row.first_order or row.ours) and row.loss]
     found = dict(zip(ours, (OURS, OURS_TOO), strict=False))
     found |= dict.fromkeys(second[:1], SECOND_ORDER)
     found |= {row.method: REFERENCE for row in rows if row.method == CONSTANT}
@@ -141,6 +142,22 @@ def _panels(
     if rates := lines("rate"):
         pictures += panel("Rate (logarithmic)", rates, log=True)
     return pictures
+
+
+def _memory(board: Leaderboard, stream: str, facts: Facts | None, groups: Mapping[str, int]) -> str:
+    """Draw how many past rows the pool of memories believes in, beside how many there were."""
+    row = next((row for row in board.of(stream) if row.method == FLAGSHIP), None)
+    if row is None or row.status != "ok":
+        return ""
+    steps, runs = board.curves(row, "memory")
+    if not steps:
+        return ""
+    lines = [line(groups[FLAGSHIP], FLAGSHIP, OURS, steps, np.maximum(runs, 1.0), False)]
+    if facts is not None:
+        past = np.asarray([steps], float) * facts.batch
+        lines.append(line(-1, "all rows so far", REFERENCE, steps, past, True))
+    dashed = ", dashed: all" if len(lines) > 1 else ""
+    return panel(f"Rows that {FLAGSHIP} believes in{dashed}", lines, log=True)
 
 
 def _excess(losses: Sequence[Line]) -> list[Line]:

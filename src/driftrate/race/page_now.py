@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
 from driftrate.race.advice import advise
+from driftrate.race.drift import Drift, memory, sentence
 from driftrate.race.leaderboard import Leaderboard
 from driftrate.race.recipes import LOOPS, Lines, recipes
 from driftrate.race.words import duration, share
@@ -18,19 +20,25 @@ class Facts(NamedTuple):
         task: What is predicted.
         model: The name of the model.
         batch: The rows of a batch.
+        drift: What came of its rows in other orders, by method; the one to believe first.
     """
 
     task: str
     model: str
     batch: int
+    drift: Sequence[Drift] = ()
 
 
 def now(board: Leaderboard, stream: str, facts: Facts | None, alone: bool) -> str:
     """Return the recommendation for a stream and the lines to copy, open where it stands alone."""
     advice = advise(board, stream, None if facts is None else facts.batch)
     text = f'<p class="take">{escape(advice.text)}</p>'
+    if facts is not None and facts.drift:
+        text += f"<p>{escape(sentence(facts.drift))}</p>"
+    if remembered := memory(board, stream):
+        text += f"<p>{escape(remembered)}</p>"
     if advice.row is not None and facts is not None:
-        found = recipes(board, stream, *facts[:3])
+        found = recipes(board, stream, facts.task, facts.model, facts.batch)
         loops = "".join(_loop(board, stream, loop, found[loop]) for loop in LOOPS)
         say = "Lines to copy, for the loop you have"
         text += f"<details{' open' * alone}><summary>{say}</summary>{loops}</details>"

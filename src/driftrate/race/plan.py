@@ -12,6 +12,7 @@ from driftrate.errors import ConfigError, DataError
 from driftrate.race.cell import Cell, Reading
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Contestant
+from driftrate.race.drift import checks
 from driftrate.race.networks.suite import specifications
 from driftrate.race.settings import Race
 from driftrate.race.sources import NOT_FILES, Source, resolve
@@ -21,7 +22,8 @@ from driftrate.race.sources import NOT_FILES, Source, resolve
 class Plan:
     """The streams by how they were given, the methods by name, and the cells to play.
 
-    Cells at defaults come before grids, and short streams before long ones. `absent` says why
+    Cells at defaults come before grids, and short streams before long ones. `checks` are those on
+    shuffled rows, which are played last and are in no table. `absent` says why
     methods, and streams of a suite, that were not asked for by name cannot run here.
     """
 
@@ -29,6 +31,7 @@ class Plan:
     contestants: Mapping[str, Contestant]
     absent: Mapping[str, str]
     cells: Sequence[Cell]
+    checks: Sequence[Cell] = ()
 
     @property
     def names(self) -> dict[str, str]:
@@ -68,7 +71,7 @@ def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
     if not cells:
         raise ConfigError(f"no method of {', '.join(chosen)} fits these streams and this model")
     ordered = [cell for _, cell in sorted(cells, key=lambda pair: pair[0])]
-    return Plan(sources, chosen, absent, ordered)
+    return Plan(sources, chosen, absent, ordered, checks(ordered, sources) if race.drift else ())
 
 
 def _readings(race: Race) -> dict[str, Reading]:

@@ -26,6 +26,7 @@ from driftrate.race.contestants import Player, Setup, contestants
 from driftrate.race.models import Floats, Task, errors, losses
 from driftrate.race.networks.play import Learner
 from driftrate.race.networks.result import play_network
+from driftrate.race.shuffled import shuffled
 from driftrate.race.sources import Batch, Source, resolve
 
 
@@ -42,7 +43,7 @@ class _Tally:
         self._curves: dict[str, list[float]] = {}
         self._places: list[int] = []
 
-    def add(self, batch: Batch, scores: Floats, rate: float | None) -> bool:
+    def add(self, batch: Batch, scores: Floats, player: Player) -> bool:
         """Add one step and return True; leave it out and return False if its loss is not finite."""
         loss = float(losses(self._task, scores, batch.y).mean())
         if not isfinite(loss):
@@ -59,8 +60,10 @@ class _Tally:
             self._regret += float(excess.mean())
         if self.steps in self._points:
             self._places.append(self.steps)
+            rate = player.rate
             shown = rate if rate is None or isfinite(rate) else 0.0
-            for key, value in {**self.means(), "rate": shown}.items():
+            memory = getattr(player, "memory", None)
+            for key, value in {**self.means(), "rate": shown, "memory": memory}.items():
                 if value is not None:
                     self._curves.setdefault(f"{key}_curve", []).append(value)
         return True
@@ -136,7 +139,7 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
                 begin = time.perf_counter()
                 scores = player.step(batch.x, batch.y)
                 tally.seconds += time.perf_counter() - begin
-                if not tally.add(batch, scores, player.rate):
+                if not tally.add(batch, scores, player):
                     step = f"step {tally.steps + 1:,}"
                     return tally.result("diverged", f"the loss of {step} is not finite")
         except Exception as error:  # a contestant may raise anything; the race goes on
@@ -149,6 +152,8 @@ def _prepare(cell: Cell) -> tuple[Source, Player]:
     if cell.method not in entrants:
         raise ConfigError(f"method must be one of {', '.join(entrants)}, got {cell.method!r}")
     source = resolve(cell.stream, cell)
+    if cell.shuffle:
+        source = shuffled(source, cell.shuffle)
     if source.fingerprint != cell.fingerprint:
         raise DataError(f"{source.name} has changed since the race began: start the race again")
     contestant = entrants[cell.method]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -12,6 +13,7 @@ from driftrate._html import unfinished, write_whole
 from driftrate.errors import DataError
 from driftrate.race.cell import Cell, Result
 from driftrate.race.contestants import contestants
+from driftrate.race.drift import compare
 from driftrate.race.engine import check_engine, run
 from driftrate.race.figures import spread
 from driftrate.race.leaderboard import Leaderboard, Row
@@ -43,17 +45,19 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     check_engine(settings.engine, settings.scheduler)
     plan = make_plan(settings, contestants())
     rows = {spec: source.rows for spec, source in plan.sources.items()}
-    screen = Screen(plan.cells, rows, settings.jobs, show)
+    cells = [*plan.cells, *plan.checks]
+    screen = Screen(cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
 
     def publish(write: bool) -> Leaderboard:
-        shown, names = spread(results, plan)
+        raced = {cell: result for cell, result in results.items() if not cell.shuffle}
+        shown, names = spread(raced, plan)
         board = Leaderboard(shown, plan.contestants, names)
         if board.streams:
             screen.draw(board)
         if board.streams and write:
             try:
-                _write(out, board, settings, plan, len(results))
+                _write(out, board, settings, plan, results)
             except OSError as error:
                 said = f"cannot write to {out}: {error.strerror}; run again to go on"
                 raise DataError(said) from error
@@ -62,7 +66,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     with CellStore(out / "race.sqlite") as store, screen:
         written = monotonic()
         how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
-        finished = run(plan.cells, store, **how)
+        finished = run(cells, store, **how)
         try:
             for cell, result in finished:
                 results[cell] = result
@@ -76,24 +80,27 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     return board
 
 
-def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int) -> None:
+def _write(
+    out: Path, board: Leaderboard, settings: Race, plan: Plan, results: Mapping[Cell, Result]
+) -> None:
     rows = [asdict(row) for row in board.rows]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
-    part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
+    done, count = len(results), len(plan.cells) + len(plan.checks)
+    part = "" if done == count else f"Not finished: {done} of {count} cells. "
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
-    write_whole(out / "index.html", render_race(board, lead, plan.absent, _facts(plan)))
+    write_whole(out / "index.html", render_race(board, lead, plan.absent, _facts(plan, results)))
 
 
-def _facts(plan: Plan) -> dict[str, Facts]:
+def _facts(plan: Plan, results: Mapping[Cell, Result]) -> dict[str, Facts]:
     """Return what is known of each stream, and of each of its figures, by name."""
     found: dict[str, Facts] = {}
     for spec, name in plan.names.items():
         source = plan.sources[spec]
         figures = () if source.protocol is None else source.protocol.figures
-        facts = Facts(source.task, source.model, source.batch)
+        facts = Facts(source.task, source.model, source.batch, compare(spec, results))
         found |= dict.fromkeys([f"{name}: {one}" for one in figures] or [name], facts)
     return found
 

@@ -21,6 +21,7 @@ class Race(Reading):
         methods: Methods, with commas between; all that are installed if none.
         seeds: Seeds of each method and setting.
         grid: Also run each method on a small grid of settings.
+        drift: Also run a few methods on shuffled rows, to see whether a stream drifts.
         engine: local or dask.
         scheduler: The address of a Dask scheduler, host:port.
         jobs: Cells that are played at once.
@@ -37,6 +38,7 @@ class Race(Reading):
     methods: Sequence[str] = ()
     seeds: int = 1
     grid: bool = field(default=True, metadata={"flag": "--grid/--defaults-only"})
+    drift: bool = field(default=True, metadata={"flag": "--drift/--no-drift"})
     engine: str = "local"
     scheduler: str | None = None
     jobs: int = 2

@@ -49,7 +49,7 @@ class Player(Protocol):
     """A contestant at work.
 
     One that trains networks also has `learn`, which is `step` on tensors, and `scores`, of rows
-    that are not learned from.
+    that are not learned from. One that knows how many past rows it believes in says so as `memory`.
     """
 
     @property

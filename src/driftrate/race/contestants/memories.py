@@ -22,6 +22,11 @@ class FilterPlayer:
         count = {"regression": None, "binary": 2, "classes": model.outputs}[model.task]
         self.state = self.rule.init(model.features, count)
 
+    @property
+    def memory(self) -> float:
+        """How many past rows the pool believes in."""
+        return self.rule.memory(self.state)
+
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
         found = self.rule.predict(self.state, x)
