@@ -31,6 +31,7 @@ class Reading:
         hidden: Widths of a network's hidden layers, with commas between; 128,128, or those of the
             protocol, if none.
         rows: How many of a stream's first rows are played; all if none.
+        delay: After how many rows the label of a row arrives; learning waits, prediction does not.
     """
 
     target: str | None = None
@@ -39,6 +40,7 @@ class Reading:
     batch: int = 16
     hidden: str | None = None
     rows: int | None = None
+    delay: int = 0
 
     def __post_init__(self) -> None:
         self.check_counts("batch")
@@ -49,6 +51,8 @@ class Reading:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")
+        if isinstance(self.delay, bool) or not isinstance(self.delay, int) or self.delay < 0:
+            raise ConfigError(f"delay must be an integer >= 0, got {self.delay!r}")
 
     def without_columns(self) -> Reading:
         """Return the reading of a stream that is no file."""

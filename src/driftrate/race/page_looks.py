@@ -30,7 +30,8 @@ table.heat td.who { text-align: left; position: sticky; left: 0; background: #ff
 .chips button.k { border-color: var(--c); color: var(--ink);
   box-shadow: inset .55rem 0 0 -.1rem var(--c); padding-left: .85rem; }
 .chips button.hot { background: #22272e; color: #fff; }
-.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: .5rem; }
+.panels { display: grid; gap: .5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 .panel { width: 100%; height: auto; font: 22px system-ui, sans-serif; fill: var(--ink); }
 .panel .t { font-weight: 600; font-size: 24px; } .panel .n { fill: var(--soft); font-size: 20px; }
 .panel .e { text-anchor: end; } .panel .m { text-anchor: middle; }

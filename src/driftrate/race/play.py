@@ -23,7 +23,8 @@ from driftrate.race.cell import (
 )
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Player, Setup, contestants
-from driftrate.race.models import Floats, Task, errors, losses
+from driftrate.race.late import Waiting
+from driftrate.race.models import Floats, Labels, Task, errors, losses
 from driftrate.race.networks.play import Learner
 from driftrate.race.networks.result import play_network
 from driftrate.race.shuffled import shuffled
@@ -95,8 +96,9 @@ class _Tally:
 def play(cell: Cell, deadline: float | None = None) -> Result:
     """Play a cell to its end, whatever the contestant does.
 
-    Every batch is predicted with the weights before it and then trained on. Where the oracle is
-    known, the regret of a step is the expected excess loss given the batch's features,
+    Every batch is predicted with the weights before it and then trained on; where labels are
+    late, what is trained on then is the batch whose labels are there (`Waiting`). Where the oracle
+    is known, the regret of a step is the expected excess loss given the batch's features,
 
         mean over rows of E[ℓ(p, y) - ℓ(p*, y) | x],
 
@@ -130,14 +132,20 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
             source, player = _prepare(cell)
             _one_thread(stack)
             if source.model == "mlp":
-                return play_network(cast(Learner, player), source, cell.seed, deadline)
+                return play_network(cast(Learner, player), source, cell, deadline)
             tally = _Tally(source.task, source.steps)
+            waiting = Waiting[tuple[Floats, Labels]](cell.delay, source.batch)
             for batch in source.batches(cell.seed):
                 if deadline is not None and time.monotonic() >= deadline:
                     done = f"{tally.steps:,} of {source.steps:,} steps"
                     return tally.result("timeout", f"out of time after {done}")
                 begin = time.perf_counter()
-                scores = player.step(batch.x, batch.y)
+                if waiting.steps:
+                    scores = player.forecast(batch.x)
+                    if (arrived := waiting.push((batch.x, batch.y))) is not None:
+                        player.step(*arrived)
+                else:
+                    scores = player.step(batch.x, batch.y)
                 tally.seconds += time.perf_counter() - begin
                 if not tally.add(batch, scores, player):
                     step = f"step {tally.steps + 1:,}"

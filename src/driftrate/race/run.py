@@ -90,7 +90,8 @@ def _write(
     done, count = len(results), len(plan.cells) + len(plan.checks)
     part = "" if done == count else f"Not finished: {done} of {count} cells. "
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
-    lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
+    late = f"labels {settings.delay:,} rows late, " if settings.delay else ""
+    lead = f"{part}Batches of {settings.batch}, {late}{seeds}, driftrate {driftrate.__version__}."
     write_whole(out / "index.html", render_race(board, lead, plan.absent, _facts(plan, results)))
 
 

@@ -29,7 +29,7 @@ class Race(Reading):
 
     Example:
         >>> Race(["a.csv"], target="y", batch=8).reading
-        Reading(target='y', time=None, model=None, batch=8, hidden=None, rows=None)
+        Reading(target='y', time=None, model=None, batch=8, hidden=None, rows=None, delay=0)
     """
 
     streams: Sequence[str]

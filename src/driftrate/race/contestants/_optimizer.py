@@ -43,8 +43,16 @@ class OptimizerPlayer:
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        scores = self.learn(*self.tensors(x, y)).numpy().astype(np.float64)
-        return scores if self.task == "classes" else scores[:, 0]
+        return self._floats(self.learn(*self.tensors(x, y)))
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        features, _ = self.tensors(x, np.zeros(len(x)))
+        return self._floats(self.scores(features))
+
+    def _floats(self, scores: torch.Tensor) -> Floats:
+        found = scores.numpy().astype(np.float64)
+        return found if self.task == "classes" else found[:, 0]
 
     def learn(self, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Train on a batch and return its scores, (rows, outputs), by the weights of before."""

@@ -48,8 +48,8 @@ class Setup(NamedTuple):
 class Player(Protocol):
     """A contestant at work.
 
-    One that trains networks also has `learn`, which is `step` on tensors, and `scores`, of rows
-    that are not learned from. One that knows how many past rows it believes in says so as `memory`.
+    One that trains networks also has `learn` and `scores`, which are `step` and `forecast` on
+    tensors. One that knows how many past rows it believes in says so as `memory`.
     """
 
     @property
@@ -58,6 +58,9 @@ class Player(Protocol):
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,14 @@ class BayesianRegression:
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        rows = [dict(enumerate(row)) for row in x.tolist()]
-        scores = np.array([self.model.predict_one(row) for row in rows])
-        for row, label in zip(rows, y.tolist(), strict=True):
-            self.model.learn_one(row, label)
+        scores = self.forecast(x)
+        for row, label in zip(x.tolist(), y.tolist(), strict=True):
+            self.model.learn_one(dict(enumerate(row)), label)
         return scores
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        return np.array([self.model.predict_one(dict(enumerate(row))) for row in x.tolist()])
 
 
 CONTESTANTS = (

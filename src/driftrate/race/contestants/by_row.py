@@ -27,11 +27,15 @@ class _RowByRow(ABC):
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        scores = self.model.scores(self.theta.ravel(), x)
+        scores = self.forecast(x)
         for row, label in zip(x, y, strict=True):
             error, curvature = self._look(row @ self.theta, label)
             self.learn(row[:, None], error, curvature)
         return scores
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        return self.model.scores(self.theta.ravel(), x)
 
     def _look(self, scores: Floats, label: Any) -> tuple[Floats, Floats]:
         """Return the errors of the units on a row, and the curvature of its loss in the scores."""

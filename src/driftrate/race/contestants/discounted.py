@@ -100,12 +100,7 @@ class SmoothedOGD:
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        mixtures, rate = [self.experts[0]], float(self.rates[0])
-        for i, predictor in enumerate(self.predictors, 1):
-            weight = predictor.weight
-            mixtures.append((1.0 - weight) * mixtures[-1] + weight * self.experts[i])
-            rate += weight * (float(self.rates[i]) - rate)
-        self.rate = rate
+        mixtures, self.rate = self._mix()
         scores = self.model.scores(mixtures[-1], x)
         both = np.stack([mixtures, self.experts])
         losses, gradients = self.model.gradients(both, x, y)
@@ -115,6 +110,19 @@ class SmoothedOGD:
         length = np.linalg.norm(moved, axis=1, keepdims=True)
         self.experts = moved * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))
         return scores
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        return self.model.scores(self._mix()[0][-1], x)
+
+    def _mix(self) -> tuple[list[Floats], float]:
+        """Return m_1, m_2, ..., and the rate of the last, mixed as it is."""
+        mixtures, rate = [self.experts[0]], float(self.rates[0])
+        for i, predictor in enumerate(self.predictors, 1):
+            weight = predictor.weight
+            mixtures.append((1.0 - weight) * mixtures[-1] + weight * self.experts[i])
+            rate += weight * (float(self.rates[i]) - rate)
+        return mixtures, rate
 
 
 CONTESTANTS = (

@@ -86,6 +86,9 @@ class _Estimated(ABC):
         self.theta = self.theta - self.rate * gradient
         return scores
 
+    def forecast(self, x: Floats) -> Floats:
+        return self.model.scores(self.theta, x)
+
     @abstractmethod
     def ask(self, x: Floats, y: Labels, loss: float) -> tuple[dr.Schedule, dr.Signal, float]:
         """Return the schedule, its signal, and what its rate is multiplied by."""

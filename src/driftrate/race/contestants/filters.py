@@ -60,6 +60,10 @@ class ForgettingFilter:
         self.theta = self.theta - np.linalg.solve(self.information, len(y) * gradients[0])
         return scores
 
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        return self.model.scores(self.theta, x)
+
     def _covariances(self, scores: Floats) -> Floats:
         """Return R of every row, (rows, outputs, outputs)."""
         if self.model.task == "regression":

@@ -29,8 +29,13 @@ class FilterPlayer:
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        found = self.rule.predict(self.state, x)
+        scores = self.forecast(x)
         self.state = self.rule.update(self.state, x, y)
+        return scores
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        found = self.rule.predict(self.state, x)
         if self.task == "regression":
             return found
         scores: Floats = np.log(np.maximum(found, _LEAST))

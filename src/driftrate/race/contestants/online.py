@@ -6,6 +6,7 @@ Vowpal Wabbit and River are both under the 3-clause BSD licence.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from math import log
 from typing import Any
@@ -46,15 +47,30 @@ class Rabbit:
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        parse = self.workspace.parse
-        examples = [
-            parse(f"{self._label(label)} | " + " ".join(f"{i}:{v:.9g}" for i, v in enumerate(row)))
-            for row, label in zip(x.tolist(), y.tolist(), strict=True)
-        ]
-        scores = np.array([self.workspace.predict(example) for example in examples])
+        examples = self._examples(x, [self._label(label) for label in y.tolist()])
+        scores = self._scores(examples)
         for example in examples:
             self.workspace.learn(example)
             self.workspace.finish_example(example)
+        return scores
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        examples = self._examples(x, [""] * len(x))
+        scores = self._scores(examples)
+        for example in examples:
+            self.workspace.finish_example(example)
+        return scores
+
+    def _examples(self, x: Floats, labels: Sequence[str]) -> list[Any]:
+        parse = self.workspace.parse
+        return [
+            parse(f"{label} | " + " ".join(f"{i}:{v:.9g}" for i, v in enumerate(row)))
+            for row, label in zip(x.tolist(), labels, strict=True)
+        ]
+
+    def _scores(self, examples: Sequence[Any]) -> Floats:
+        scores = np.array([self.workspace.predict(example) for example in examples])
         return np.log(np.maximum(scores, _LEAST)) if self.task == "classes" else scores
 
     def _label(self, value: float) -> str:
@@ -88,11 +104,15 @@ class Stream(ABC):
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        rows = [dict(enumerate(row)) for row in x.tolist()]
-        scores = np.array([self._score(row) for row in rows])
-        for row, label in zip(rows, y.tolist(), strict=True):
-            self.model.learn_one(row, label > 0.5 if self.task == "binary" else label)
+        scores = self.forecast(x)
+        for row, label in zip(x.tolist(), y.tolist(), strict=True):
+            truth = label > 0.5 if self.task == "binary" else label
+            self.model.learn_one(dict(enumerate(row)), truth)
         return scores
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        return np.array([self._score(dict(enumerate(row))) for row in x.tolist()])
 
     def _score(self, row: dict[int, float]) -> Any:
         if self.task == "regression":

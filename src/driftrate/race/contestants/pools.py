@@ -49,8 +49,7 @@ class Ader:
 
     def step(self, x: Floats, y: Labels) -> Floats:
         """Train on a batch and return its scores by the weights of before."""
-        weights = np.exp(self.logs - self.logs.max())
-        weights /= weights.sum()
+        weights = self._weights()
         self.rate = float(weights @ self.rates)
         scores = self.model.scores(weights @ self.experts, x)
         losses, gradients = self.model.gradients(self.experts, x, y)
@@ -59,6 +58,15 @@ class Ader:
         length = np.linalg.norm(moved, axis=1, keepdims=True)
         self.experts = moved * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))
         return scores
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        return self.model.scores(self._weights() @ self.experts, x)
+
+    def _weights(self) -> Floats:
+        weights = np.exp(self.logs - self.logs.max())
+        normed: Floats = weights / weights.sum()
+        return normed
 
 
 class HedgedPlayer:
@@ -76,6 +84,10 @@ class HedgedPlayer:
         self.rate = self.pool.rate
         mixture: Floats = scores[0]
         return mixture
+
+    def forecast(self, x: Floats) -> Floats:
+        """Return the scores of rows that are not learned from."""
+        return self.model.scores(self.pool.points[0], x)
 
 
 _DIAMETERS = grid("diameter", [0.3, 1.0, 10.0, 30.0])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from driftrate.race.late import Waiting
 from driftrate.race.networks.phases import BATCH, Phase
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def play(
     batch: int = BATCH,
     device: str = "cpu",
     deadline: float | None = None,
+    delay: int = 0,
 ) -> Played:
     """Play phases to their end, or to the first loss that is not finite.
 
@@ -99,6 +101,7 @@ def play(
         batch: The rows of a batch.
         device: Where the learner's weights lie.
         deadline: When to stop, by `time.monotonic()`; read between blocks.
+        delay: How many rows later labels arrive, of the rows that are learned from.
 
     Returns:
         What came of every batch.
@@ -117,6 +120,7 @@ def play(
     import torch
 
     tally = _Tally(task)
+    waiting = Waiting[tuple["torch.Tensor", "torch.Tensor"]](delay, batch)
     begin = time.perf_counter()
     for phase, rows, targets in batches(phases, batch):
         x = torch.from_numpy(np.ascontiguousarray(rows)).to(device)
@@ -128,13 +132,27 @@ def play(
             if deadline is not None and time.monotonic() >= deadline:
                 return tally.end("timeout", time.perf_counter() - begin)
             xs, ys = x[first : first + block], y[first : first + block]
-            if phase.learn:
+            if phase.learn and not waiting.steps:
                 scores = [learner.learn(a, b) for a, b in zip(xs, ys, strict=True)]
+            elif phase.learn:
+                scores = [_learn_late(learner, waiting, pair) for pair in zip(xs, ys, strict=True)]
             else:
                 scores = [learner.scores(a) for a in xs]
             if not tally.add(phase, first, torch.stack(scores), ys, learner.rate):
                 return tally.end("diverged", time.perf_counter() - begin)
     return tally.end("ok", time.perf_counter() - begin)
+
+
+def _learn_late(
+    learner: Learner,
+    waiting: Waiting[tuple[torch.Tensor, torch.Tensor]],
+    pair: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Return the scores of a batch, and train on the one whose labels have arrived."""
+    scores = learner.scores(pair[0])
+    if (arrived := waiting.push(pair)) is not None:
+        learner.learn(*arrived)
+    return scores
 
 
 class _Tally:

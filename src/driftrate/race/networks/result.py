@@ -7,22 +7,22 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from driftrate.race.cell import CURVE_POINTS, Result, absurd, without_result
+from driftrate.race.cell import CURVE_POINTS, Cell, Result, absurd, without_result
 from driftrate.race.networks.play import Learner, Played, play
 from driftrate.race.sources import Source
 
 
-def play_network(learner: Learner, source: Source, seed: int, deadline: float | None) -> Result:
+def play_network(learner: Learner, source: Source, cell: Cell, deadline: float | None) -> Result:
     """Play a stream with a network and return the result.
 
     Args:
         learner: What plays.
         source: The stream.
-        seed: The seed of what is drawn.
+        cell: What is played there, for the seed of what is drawn and the delay of labels.
         deadline: When to stop, by `time.monotonic()`.
     """
     how: Any = {"batch": source.batch, "device": source.device, "deadline": deadline}
-    played = play(learner, source.task, source.phases(seed), **how)
+    played = play(learner, source.task, source.phases(cell.seed), delay=cell.delay, **how)
     done = played.learned.sum()
     status, message = played.status, ""
     if status == "timeout":
