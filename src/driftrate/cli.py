@@ -125,12 +125,15 @@ def race(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out/race"),
 ) -> None:
     """Race methods on your streams and write a page with one table."""
+    from driftrate.race.advice import advise
     from driftrate.race.run import race as run
     from driftrate.race.words import overall, verdict
 
     board = run(settings, out)
     console = Console()
-    lines = overall(board) or verdict(board, board.streams[0])
+    stream = board.streams[0]
+    advice = advise(board, stream, settings.batch).text
+    lines = overall(board) or [advice, *verdict(board, stream)]
     console.print("\n" + "\n".join(lines), highlight=False, markup=False)
     console.print(f"\n{out / 'index.html'}")
 

@@ -117,7 +117,10 @@ def test_the_page_says_it_and_no_table_counts_it(tmp_path):
     settings = Race([WALK], methods=["HedgedSGD", "HedgedFilter"], grid=False, jobs=1)
     race(settings, tmp_path, show=False)
     text = (tmp_path / "index.html").read_text()
-    assert "It drifts: in 4 drawn orders of its rows the loss of HedgedFilter is" in text
+    assert (
+        "It drifts: in 4 drawn orders of its rows the loss of HedgedFilter, from a tenth on, is"
+        in text
+    )
     assert "Rows that HedgedFilter believes in, dashed: all" in text
     assert "HedgedFilter believed in the last" in text
     assert len(json.loads((tmp_path / "leaderboard.json").read_text())) == 2

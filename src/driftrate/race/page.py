@@ -30,6 +30,8 @@ def render_race(
     lead: str,
     absent: Mapping[str, str],
     facts: Mapping[str, Facts] | None = None,
+    mark: str = "",
+    others: str = "",
 ) -> str:
     """Return the page as HTML with everything inside.
 
@@ -38,6 +40,8 @@ def render_race(
         lead: A line on how they were made.
         absent: Why methods are not in the race.
         facts: What else is known of each stream, by its name.
+        mark: Attributes of the title that tell which race it is.
+        others: Links to other races, as HTML.
     """
     missing = "; ".join(f"{name} ({reason})" for name, reason in absent.items())
     left_out = f'<p class="note">Not in the race: {escape(missing)}.</p>' if missing else ""
@@ -46,8 +50,9 @@ def render_race(
     count = "1 stream" if one else f"{len(board.streams)} streams"
     known = facts or {}
     streams = (_stream(board, stream, known.get(stream), one) for stream in board.streams)
-    body = f"""<h1>The race: {count}, {len(board.placings())} methods</h1>
+    body = f"""<h1{mark}>The race: {count}, {len(board.placings())} methods</h1>
 <p class="lead">Prequential loss: every batch is predicted, then learned from. {escape(lead)}</p>
+{others}
 {many}
 {"" if one else left_out}
 {"".join(streams)}

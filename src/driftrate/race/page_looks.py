@@ -42,6 +42,7 @@ table.heat td.who { text-align: left; position: sticky; left: 0; background: #ff
 .c.hot path { stroke: #22272e; stroke-width: 5; } .c.hot path.b { stroke: none; }
 .now { border: 1px solid var(--line); border-left: .35rem solid #0072B2; border-radius: .3rem;
   padding: .6rem .9rem; margin: .8rem 0; background: #f7f9fb; }
+.now h3 { margin: 0; font-size: .8rem; color: var(--soft); font-weight: 600; }
 .now p { margin: .35rem 0; } .now p.take { font-size: 1.12rem; font-weight: 600; }
 .loop { border-top: 1px solid var(--line); padding: .25rem 0; margin: 0; position: relative; }
 .loop summary { color: var(--ink); } p.loop.none { color: var(--soft); font-size: .86rem; }
@@ -52,6 +53,7 @@ table.heat td.who { text-align: left; position: sticky; left: 0; background: #ff
   background: #fff; cursor: pointer; }
 td.why { white-space: normal; color: #8f2d00; font-size: .78rem; }
 abbr { text-decoration: none; color: #0072B2; }
+.races ul { margin: .3rem 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: #0a5c99; font-size: .9rem; }
 @media (max-width: 42rem) {
   td.strip, th.strip, .wide { display: none; }

@@ -42,7 +42,7 @@ def now(board: Leaderboard, stream: str, facts: Facts | None, alone: bool) -> st
         loops = "".join(_loop(board, stream, loop, found[loop]) for loop in LOOPS)
         say = "Lines to copy, for the loop you have"
         text += f"<details{' open' * alone}><summary>{say}</summary>{loops}</details>"
-    return f'<div class="now">{text}</div>'
+    return f'<div class="now"><h3>What now?</h3>{text}</div>'
 
 
 def _loop(board: Leaderboard, stream: str, loop: str, lines: Lines | None) -> str:
@@ -53,10 +53,12 @@ def _loop(board: Leaderboard, stream: str, loop: str, lines: Lines | None) -> st
     lead = board.leads(stream).get(row.method)
     if lead is None:
         what = "the winner"
-    elif lead.share >= 1.0:
-        what = "the best there"
-    else:
+    elif lead.share < 0.5:
         what = f"the best there, a loss {share(lead.share / (1 - lead.share))} higher"
+    elif lead.share < 1.0:
+        what = f"the best there, {1 / (1 - lead.share):.1f} times the loss"
+    else:
+        what = "the best there"
     cost = f"{duration(row.seconds_per_step)} a step"
     code = f'<button class="copy">copy</button><pre>{escape(lines.code)}</pre>'
     return (

@@ -161,4 +161,7 @@ def _tick_y(value: float, low: float, scale: float, log: bool) -> str:
 
 def _tick_x(value: float, scale: float) -> str:
     x = round(_LEFT + value * scale)
-    return f'<text x="{x}" y="{_HEIGHT - _BOTTOM + 28}" class="n m">{_number(value)}</text>'
+    edge = x > _WIDTH - _RIGHT - 20  # half of a number would be cut off
+    kind = "n e" if edge else "n m"
+    place = _WIDTH if edge else x
+    return f'<text x="{place}" y="{_HEIGHT - _BOTTOM + 28}" class="{kind}">{_number(value)}</text>'

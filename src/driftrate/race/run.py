@@ -22,6 +22,7 @@ from driftrate.race.page_now import Facts
 from driftrate.race.plan import Plan, make_plan
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
+from driftrate.race.shelf import PAGE, links, mark, put_aside
 from driftrate.race.store import CellStore
 
 _SECONDS_BETWEEN_PAGES = 20.0
@@ -30,9 +31,10 @@ _SECONDS_BETWEEN_PAGES = 20.0
 def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """Run a race, write its table as JSON, Parquet and a page, and return it.
 
-    The files are `leaderboard.json`, `leaderboard.parquet` and `index.html`. Finished cells are
-    kept in `race.sqlite`, and only what is missing there is played: a race that was stopped goes on
-    where it was.
+    The files are `leaderboard.json`, `leaderboard.parquet` and `index.html`; those of another race
+    move to `races/`, with a link from the page (`driftrate.race.shelf`). Finished cells are kept in
+    `race.sqlite`, and only what is missing there is played: a race that was stopped goes on where
+    it was.
 
     Args:
         settings: What to race, and how.
@@ -83,6 +85,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
 def _write(
     out: Path, board: Leaderboard, settings: Race, plan: Plan, results: Mapping[Cell, Result]
 ) -> None:
+    others = links(put_aside(out, settings))
     rows = [asdict(row) for row in board.rows]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
@@ -92,7 +95,8 @@ def _write(
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     late = f"labels {settings.delay:,} rows late, " if settings.delay else ""
     lead = f"{part}Batches of {settings.batch}, {late}{seeds}, driftrate {driftrate.__version__}."
-    write_whole(out / "index.html", render_race(board, lead, plan.absent, _facts(plan, results)))
+    page = render_race(board, lead, plan.absent, _facts(plan, results), mark(settings), others)
+    write_whole(out / PAGE, page)
 
 
 def _facts(plan: Plan, results: Mapping[Cell, Result]) -> dict[str, Facts]:
