@@ -92,6 +92,8 @@ class TestNow:
         hidden = "one => one.scrollWidth - one.clientWidth"
         # Of a drawn stream there is the regret as well, which a telephone may have to scroll to.
         assert scroll.evaluate(hidden) <= (0 if visit.width > 600 else 80)
+        cost = page.locator("th", has_text="a step").bounding_box()
+        assert cost["x"] + cost["width"] <= visit.width
         for cell in page.locator("td.who").all():
             assert cell.bounding_box()["height"] < 60
 

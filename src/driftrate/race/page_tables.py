@@ -199,17 +199,16 @@ def stream_table(board: Leaderboard, stream: str, groups: dict[str, int]) -> str
             cells = [_number("×"), _who(row.method, shown)]
             cells.append(f'<td colspan="2" class="why">{hint}</td>')
             cells.append('<td class="strip"></td><td class="wide"></td>')
+        cells.append(_number(duration(row.seconds_per_step)))
         cells += [_number(figures(row.regret))] * regret
         if best:
             top = best[row.method]
             tag = f'<br><span class="tag">{escape(setting_words(top))}</span>'
             cells.append(_number(f"{figures(top.loss)}{tag}"))
-        cells.append(_number(duration(row.seconds_per_step)))
         lines.append(_row(cells, row.ours, f' data-m="{groups[row.method]}"'))
     heads = [_head(""), "<th>method</th>", _head("loss"), _head("over the<br>least")]
-    heads += [_head("loss, logarithmic", "strip"), _head("error", "n wide")]
+    heads += [_head("loss, logarithmic", "strip"), _head("error", "n wide"), _head("a step")]
     heads += [_head("regret")] * regret + [_head("best of grid,<br>hindsight")] * bool(best)
-    heads.append(_head("a step"))
     seeds = max(row.seeds for row in rows)
     bars = f" ± is the standard error over {seeds} seeds." if seeds > 1 else ""
     marks = "● not told apart from the leader. " if tied is not None else ""
