@@ -110,7 +110,7 @@ class HedgedFilter:
             "noise": np.zeros(who.number),
             "remembered": np.zeros(who.number),
             "constant": np.full(dim, np.nan),
-            "range": np.array([inf, -inf]),
+            "range": np.zeros(2) if classes else np.array([inf, -inf]),
             "usual": np.zeros(2),
             "sureness": densities.start(steps.NOISE_ROWS / 10.0),
         }
