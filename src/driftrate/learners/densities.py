@@ -40,6 +40,16 @@ def log_density(away: Floats, scale: Floats) -> Floats:
     return density
 
 
+def surprise(square: Floats) -> Floats:
+    """Return 6u/(5 + u) of u = z²: its mean is 1 at the scale of the highest likelihood.
+
+    Example:
+        >>> surprise(np.array([0.0, 1.0, 1e9])).round(3).tolist()
+        [0.0, 1.0, 6.0]
+    """
+    return (DEGREES + 1.0) * square / (DEGREES + square)
+
+
 def below(away: Floats, scale: Floats) -> Floats:
     """Return F, the chance of a number below that distance.
 

@@ -190,3 +190,45 @@ def transform(info: Floats, scale: Floats, shift: Floats) -> Floats:
     across = np.swapaxes(scale, -1, -2), np.swapaxes(shift, -1, -2)
     moved: Floats = across[0] * rows + across[1] * rows[..., :1]
     return moved
+
+
+def widen(info: Floats, old: tuple[int, int], new: tuple[int, int], prior: Floats) -> Floats:
+    """Return the information on more weights, of which the new ones have their prior alone.
+
+    Args:
+        info: A.
+        old: The outputs and features there were.
+        new: The outputs and features that there shall be. From one output (two classes) to several
+            the score s becomes -s/2 and s/2.
+        prior: v, (members,).
+    """
+    wider = start(new[1], new[0], prior, joint=new[0] > 1)
+    (outputs, dim), count = old, len(info)
+    if outputs == 1 < new[0]:
+        outputs = 2
+        # In blocks both scores have the curvature of the one, and what couples them is left out.
+        info = _two_scores(info, prior) if joint(wider) else np.repeat(info, 2, axis=1)
+    coupled = (count, outputs, dim, outputs, dim)
+    if joint(wider):
+        both = (count, new[0], new[1], new[0], new[1])
+        wider.reshape(both)[:, :outputs, :dim, :outputs, :dim] = info.reshape(coupled)
+        return wider
+    if joint(info):
+        own = info.reshape(coupled)
+        info = np.stack([own[:, k, :, k, :] for k in range(outputs)], axis=1)[:, :, None]
+    for block in range(-(-dim // wider.shape[-1])):
+        # Where blocks become other ones, what both have is kept.
+        there, begin = divmod(block * wider.shape[-1], info.shape[-1])
+        size = min(wider.shape[-1], info.shape[-1] - begin, dim - block * wider.shape[-1])
+        cut = slice(begin, begin + size)
+        wider[:, :outputs, block, :size, :size] = info[:, :, there, cut, cut]
+    return wider
+
+
+def _two_scores(info: Floats, prior: Floats) -> Floats:
+    """Return the joint information on the scores -s/2 and s/2 of two classes."""
+    dim = info.shape[-1]
+    seen = info[:, 0, 0] - _diagonal(1.0 / prior, (dim,))
+    pair = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    both = np.einsum("ab,kij->kaibj", pair, seen).reshape(len(info), 2 * dim, 2 * dim)
+    return both + _diagonal(1.0 / prior, (2 * dim,))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from driftrate.errors import ConfigError, SignalError
 from driftrate.learners import densities, forgetting
-from driftrate.learners.memories import MIXERS, Members, members
+from driftrate.learners.memories import MIXERS, Members, members, stay
 from driftrate.learners.mixer import Mixer
 from driftrate.schedules import _checks, _codec
 from driftrate.schedules.base import State
@@ -20,11 +20,10 @@ from driftrate.schedules.base import State
 Floats = NDArray[np.float64]
 
 # Tuned as the members are.
-TOP = 0.3  # how much evidence counts between mixers
+TOP = 0.1  # how much evidence counts between mixers
 AFTER = 0.9  # of the shares goes to the member that tracks, where a mixer heeds jumps
 NOISE_ROWS = 500.0  # memory of the noise, and of how sure the intervals were
 SURE = 4.0  # deviations of a batch's mean square from which on it is a jump
-SPIKE = 25.0  # times the noise: a squared residual counts as that much at most
 SLOW = 0.01  # weight of the newest curvature, once a hundred were seen
 SLACK = 2.0  # times the rate that this batch's curvature alone would allow
 STRETCH, SHRINK, SHORTEST = 0.05, 0.99, 5.0  # of the shortest memory, in octaves
@@ -62,7 +61,8 @@ class HedgedFilter:
 
     *Size.* With d features a filter has a matrix d x d (classes: (Kd)²). With over 500 weights
     matrices are block diagonal, by classes and then by features, and with over 100,000 there are
-    four members in place of fourteen: a state and a step take less than 200 MB up to a million weights.
+    four members in place of fourteen: a state and a step take less than 200 MB up to a
+    million weights.
 
     *Features* should be of similar size, and one of them constant if there is to be an intercept
     (`driftrate.sklearn.ShiftRegressor` does both). States are NumPy arrays in float64.
@@ -217,6 +217,40 @@ class HedgedFilter:
         constant = state["constant"] * scale + shift * state["constant"][0]
         return {**state, "weights": weights, "info": info, "constant": constant}
 
+    def widen(self, state: State, dim: int | None = None, classes: int | None = None) -> State:
+        """Return the same pool with more features, which come last, or more classes.
+
+        Forecasts stay as they are but for the chance that a new class takes, which is that of a
+        score of 0.
+
+        Args:
+            state: The pool; it is not modified.
+            dim: How many features there shall be; as many as there are if None.
+            classes: How many classes; as many as there are if None.
+        """
+        known, (_, outputs, wide) = int(state["classes"]), state["weights"].shape
+        dim = wide if dim is None else _checks.count("HedgedFilter.widen: dim", dim, low=wide)
+        if classes is not None:
+            classes = _checks.count("HedgedFilter.widen: classes", classes, low=max(known, 1))
+        if known == 0 and classes:
+            raise ConfigError("HedgedFilter.widen: a pool for numbers has no classes")
+        new = {**state, **self.init(dim, classes or known or None)}
+        old, who = _who(state), _who(new)
+        kept = list(range(old.count)) if old.count == who.count else stay()
+        filters = kept[: len(who.memory)]
+        weights = state["weights"][kept]
+        if outputs == 1 < new["weights"].shape[1]:
+            weights = np.concatenate([-0.5 * weights, 0.5 * weights], axis=1)
+        new["weights"][:, : weights.shape[1], :wide] = weights
+        sizes = (outputs, wide), new["weights"].shape[1:]
+        new["info"] = forgetting.widen(state["info"][filters], *sizes, who.prior)
+        shares = state["shares"][:, kept]
+        new["shares"] = shares / shares.sum(axis=1, keepdims=True)
+        new["noise"] = state["noise"][kept]
+        new["constant"] = np.concatenate([state["constant"], np.zeros(dim - wide)])
+        same = ("mixers", "range", "sureness", "rows", "steps", "along", "curved", "shorter")
+        return new | {name: state[name] for name in same}
+
     @np.errstate(all="ignore")  # what is not finite is found, and starts anew
     def update(
         self, state: State, x: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None
@@ -259,8 +293,12 @@ class HedgedFilter:
         scores = _scores(old, x)
         found: Any = (_classes if classes else _numbers)(new, who, info, scores, x, y, weight)
         moved, logs, slope, curve, jump = found
-        if not classes:
+        if classes:
+            mixed = np.log(np.maximum(state["shares"] @ np.exp(logs), _LEAST))
+        else:
             shares = self.shares(state)
+            away = state["shares"] @ scores[..., 0] - y
+            mixed = densities.log_density(away, np.sqrt(shares @ new["scale"] ** 2))
             new["sureness"] = _sureness(state, new.pop("scale"), scores[..., 0], shares, y, weight)
         copies = _descend(new, old[filters:], slope[filters:], curve, x, weight, who.octaves, older)
         weights = np.concatenate([moved, copies])
@@ -269,7 +307,7 @@ class HedgedFilter:
             _restart(new, who, weights, broken)
             logs = np.where(broken[:, None], -inf, logs)
         new["weights"] = weights
-        self._mix(new, logs, weight, broken, jump and bool(who.tracks.any()), older)
+        self._mix(new, logs, mixed, weight, broken, jump and bool(who.tracks.any()), older)
         carries = self.shares(new)[filters - 1] > 0.5
         shorter = float(state["shorter"])
         shorter = min(shorter + STRETCH, SHORTEST) if carries else SHRINK * shorter
@@ -280,6 +318,7 @@ class HedgedFilter:
         self,
         new: State,
         logs: Floats,
+        mixed: Floats,
         weight: Floats,
         broken: NDArray[np.bool_],
         jump: bool,
@@ -290,7 +329,6 @@ class HedgedFilter:
         best = logs.max(axis=0)
         best = np.where(np.isfinite(best), best, 0.0)
         logs = np.where(broken[:, None], -inf, logs - best)
-        mixed = np.log(np.maximum(shares @ np.exp(logs), _TINY))
         after = np.full(shares.shape[1], 1.0 / shares.shape[1])
         heeds = MIXERS.heeds * 0.0
         if jump:
@@ -420,9 +458,8 @@ def _spread(state: State, inner: Floats) -> Floats:
 
 
 def _scale(noise: Floats, spread: Floats) -> Floats:
-    """Return the scale of Student's t whose variance is that of the noise and the score."""
-    part = (densities.DEGREES - 2.0) / densities.DEGREES
-    scale: Floats = np.sqrt(part * noise[:, None] * (1.0 + spread))
+    """Return the scale of Student's t, (members, rows)."""
+    scale: Floats = np.sqrt(noise[:, None] * (1.0 + spread))
     return scale
 
 
@@ -438,11 +475,13 @@ def _numbers(new, who, info, scores, x, y, weight):  # type: ignore[no-untyped-d
     jump = False
     if not first:
         usual = 1.0 + spread[:filters] @ weight / rows
-        above = square[:filters] @ weight / rows / noise[:filters]
-        leaps = who.tracks & (above > usual * (1.0 + SURE * sqrt(2.0 / rows)))
+        sizes = square[:filters] / noise[:filters, None]
+        told = densities.surprise(sizes / usual[:, None]) @ weight / rows
+        leaps = who.tracks & (told > 1.0 + SURE / sqrt(rows))
         jump = bool(leaps.any())
         if jump:
             # With A divided by (above - 1)/(usual - 1) the batch would be as usual.
+            above = sizes @ weight / rows
             fade = np.where(leaps, np.minimum((usual - 1.0) / (above - 1.0), 1.0), 1.0)
             fade = np.broadcast_to(fade[:, None], (filters, x.shape[1]))
             info = forgetting.forget(info, fade, who.prior)
@@ -454,8 +493,8 @@ def _numbers(new, who, info, scores, x, y, weight):  # type: ignore[no-untyped-d
     new["scale"] = _scale(noise, spread)
     logs = densities.log_density(residual, new["scale"])
     share = max(1.0 / float(new["steps"]), min(rows / NOISE_ROWS, 1.0))
-    surprise = np.minimum(square / (1.0 + within), SPIKE * noise[:, None]) @ weight / rows
-    new["noise"] = noise + share * (surprise - noise)
+    told = densities.surprise(square / (noise[:, None] * (1.0 + within))) @ weight / rows
+    new["noise"] = noise * (1.0 + share * (told - 1.0))
     limits = new["range"]
     new["range"] = np.array([min(limits[0], y.min()), max(limits[1], y.max())])
     return new["weights"][:filters] - steps, logs, residual[..., None], np.ones((len(x), 1)), jump

@@ -57,7 +57,13 @@ MEMBERS = _members(
     (2.0, inf, 0.01, False),
     octaves=(0.0, 1.5, 3.0, 4.5, 6.0),
 )
-FEW = _members((inf, inf, 0.1, False), (8.0, LEVEL, 1.0, False), octaves=(0.0, 3.0))
+# Which of them stay where each takes megabytes.
+_FILTERS, _COPIES = (0, 5), (0, 2)
+
+
+FEW = Members(
+    *(column[list(_FILTERS)] for column in MEMBERS[:4]), octaves=MEMBERS.octaves[list(_COPIES)]
+)
 
 
 class Mixers(NamedTuple):
@@ -86,3 +92,8 @@ def members(weights: int) -> Members:
         (14, 4)
     """
     return MEMBERS if weights <= MANY else FEW
+
+
+def stay() -> list[int]:
+    """Return the places, among all members, of those that stay where there are few."""
+    return [*_FILTERS, *(len(MEMBERS.memory) + place for place in _COPIES)]
