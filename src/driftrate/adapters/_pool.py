@@ -153,19 +153,16 @@ class ShiftedPool:
         self.now = Standing(state, self.scale.now, level, intercept)
 
     def notify_shift(self, policy: Policy, decay: float) -> None:
-        """Let the weights stay, and be as unsure of them as at the start, in part or in whole."""
+        """Let forecasts stay, and be as unsure of them as at the start, in part or in whole."""
         left, _ = policies(policy, None, decay)
-        state, start = self.now.state, self._fresh()
         if left == 1.0 or not self.steps:
             return
-        new = {name: left * state[name] + (1.0 - left) * start[name] for name in _SURE}
-        # The noise, which `steps` averages over, is still known.
+        state = self.now.state
+        start = POOL.init(state["weights"].shape[2], int(state["classes"]) or None)
+        new = {name: left * state[name] + (1.0 - left) * start[name] for name in ("info", "rows")}
+        # A share of 1/t is dealt out next; not 0, for the noise is known.
         new["steps"] = np.asarray(max(1.0, left * float(state["steps"])))
         self.now = self.now._replace(state={**state, **new})
-
-    def _fresh(self) -> State:
-        state = self.now.state
-        return POOL.init(state["weights"].shape[2], int(state["classes"]) or None)
 
     def _centred(
         self, state: State, y: Floats, weight: Floats | None, level: float, intercept: bool
@@ -197,6 +194,3 @@ class ShiftedPool:
                 f" version {known}"
             )
         self.__dict__.update({name: value for name, value in saved.items() if name != "version"})
-
-
-_SURE = ("info", "shares", "mixers", "rows")
