@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss
 
 import driftrate as dr
 from driftrate.paper import style
-from driftrate.sklearn import ShiftSGDClassifier
+from driftrate.sklearn import ShiftClassifier
 
 DIM, STEPS, BATCH = 20, 600, 64
 
@@ -25,7 +25,7 @@ def main(picture: str) -> None:
     rng = np.random.default_rng(0)
     path = dr.streams.bursty(dim=DIM, steps=STEPS, size=3.0, every=200, seed=1)
     models: dict[tuple[str, str], Any] = {
-        ("follows the shift", "the paper's rule"): ShiftSGDClassifier(),
+        ("follows the shift", "the paper's rule"): ShiftClassifier(),
         ("SGDClassifier, rate 0.01", "best constant rate"): SGDClassifier(
             loss="log_loss", learning_rate="constant", eta0=0.01, random_state=0
         ),
@@ -42,7 +42,7 @@ def main(picture: str) -> None:
             chance = model.predict_proba(x) if hasattr(model, "coef_") else np.full((BATCH, 2), 0.5)
             regret[key].append(regret[key][-1] + log_loss(y, chance, labels=[0, 1]) - least)
             model.partial_fit(x, y, classes=[0, 1])
-            if isinstance(model, ShiftSGDClassifier):
+            if isinstance(model, ShiftClassifier):
                 rates.append(model.record["rate"])
     figure, ((left, right),) = style.canvas(1, 2, width=10, height=3.6)
     left.plot(rates, color=style.COLOURS["the paper's rule"])

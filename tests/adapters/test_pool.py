@@ -95,6 +95,23 @@ def test_weights_in_raw_units_forecast():
     np.testing.assert_allclose(x @ weights[0] + first[0], pool.now.means(x), rtol=1e-9)
 
 
+@pytest.mark.parametrize("classes", [None, 2, 3])
+def test_a_row_counts_as_often_as_its_weight(classes):
+    rng, one, other = np.random.default_rng(0), ShiftedPool(3, classes), ShiftedPool(3, classes)
+    for _ in range(20):
+        x, often = rng.standard_normal((5, 3)), np.array([1, 2, 1, 2, 1])
+        y = rng.integers(0, classes, 5) if classes else rng.standard_normal(5)
+        one.learn(x, y, often.astype(float))
+        other.learn(np.repeat(x, often, axis=0), np.repeat(y, often))
+        np.testing.assert_allclose(
+            one.now.scores(x) if classes else one.now.means(x),
+            other.now.scores(x) if classes else other.now.means(x),
+            rtol=1e-6,
+            atol=1e-9,
+        )
+        assert one.now.memory() == pytest.approx(other.now.memory())
+
+
 def learned(rows, classes=None, seed=0, steps=200, spoil=()):
     rng = np.random.default_rng(seed)
     truth = rng.standard_normal((3, classes or 1))

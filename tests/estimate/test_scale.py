@@ -59,10 +59,8 @@ def test_moves_carry_every_row_into_the_units_of_now(seed, centred):
 
 
 def test_moves_become_rare():
-    rng, scale, moves = np.random.default_rng(0), RunningScale(8), []
-    for step in range(2000):
-        if scale.update(rng.standard_normal((4, 8)) + 7.0) is not None:
-            moves.append(step)
+    rows, scale = np.random.default_rng(0).standard_normal((2000, 4, 8)) + 7.0, RunningScale(8)
+    moves = [step for step, x in enumerate(rows) if scale.update(x) is not None]
     assert len(moves) < 60
     assert moves[-1] < 1900
 

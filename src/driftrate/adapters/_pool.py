@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from driftrate.adapters._history import History
 from driftrate.adapters._observe import Policy, policies
-from driftrate.errors import StateError
+from driftrate.errors import SignalError, StateError
 from driftrate.estimate.scale import RunningScale, Scale
 from driftrate.learners.hedged_filter import HedgedFilter
 from driftrate.schedules.base import State
@@ -25,7 +25,7 @@ _AT_ONCE = 1_000_000  # scores of members held at once while predicting
 
 
 class Standing(NamedTuple):
-    """A pool for raw features at one moment: what predicts. It is replaced as one, never written to.
+    """A pool for raw features at one moment: what predicts. It is replaced, never written to.
 
     Args:
         state: Of a `HedgedFilter`, for a constant feature (0 where there is no intercept) and the
@@ -63,9 +63,14 @@ class Standing(NamedTuple):
         found = [POOL.predict(self.state, self.features(part)) for part in self._parts(x)]
         return np.concatenate(found)
 
+    def log_chances(self, x: Floats) -> Floats:
+        """Return logarithms of the chances (rows, classes)."""
+        found: Floats = np.log(np.maximum(self.chances(x), np.finfo(np.float64).tiny))
+        return found
+
     def scores(self, x: Floats) -> Floats:
-        """Return logarithms of chances, (rows, classes), of two classes their difference (rows, 1)."""
-        logs = np.log(np.maximum(self.chances(x), np.finfo(np.float64).tiny))
+        """Return logarithms of chances (rows, classes), of two classes that of their ratio."""
+        logs = self.log_chances(x)
         return logs[:, 1:] - logs[:, :1] if logs.shape[1] == 2 else logs
 
     def linear(self) -> tuple[Floats, Floats]:
@@ -118,6 +123,13 @@ class ShiftedPool:
     def record(self) -> dict[str, float]:
         """Return nothing: filters have no rate."""
         return {}
+
+    def check_steps(self, steps: int) -> None:
+        """Take any number of steps in one call: none has to be told anything."""
+
+    def tell(self, **fields: float) -> None:
+        """Refuse: a pool measures everything."""
+        raise SignalError(f"tell: {POOL.name} needs nothing told, got {sorted(fields)}")
 
     def learn(self, x: Floats, y: NDArray[Any], weight: Floats | None = None) -> None:
         """Take one step on rows that come after all those before.
