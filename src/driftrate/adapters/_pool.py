@@ -115,9 +115,18 @@ class ShiftedPool:
         self.scale = RunningScale(width, centred=intercept)
         self.target = RunningScale(1)
         self.history, self.steps, self.rows = History(), 0, 0.0
-        self._numbers = classes is None
         state = POOL.init(1 + width, classes)
         self.now = Standing(state, self.scale.now, 0.0, intercept)
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return len(self.now.scale.centre)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0 for numbers."""
+        return int(self.now.state["classes"])
 
     @property
     def record(self) -> dict[str, float]:
@@ -146,7 +155,7 @@ class ShiftedPool:
             one, nothing = np.ones(1), np.zeros(1)
             scale, shift = np.concatenate([one, moved[0]]), np.concatenate([nothing, moved[1]])
             state = POOL.transform(state, scale, shift)
-        if self._numbers:
+        if not self.classes:
             state, level = self._centred(state, y, weight, level, intercept)
             y = y - level
         now = Standing(state, self.scale.now, level, intercept)
@@ -170,7 +179,7 @@ class ShiftedPool:
         if left == 1.0 or not self.steps:
             return
         state = self.now.state
-        start = POOL.init(state["weights"].shape[2], int(state["classes"]) or None)
+        start = POOL.init(1 + self.width, self.classes or None)
         new = {name: left * state[name] + (1.0 - left) * start[name] for name in ("info", "rows")}
         # A share of 1/t is dealt out next; not 0, for the noise is known.
         new["steps"] = np.asarray(max(1.0, left * float(state["steps"])))

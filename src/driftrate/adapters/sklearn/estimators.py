@@ -142,8 +142,8 @@ class _Shift(BaseEstimator):  # type: ignore[misc]
         """The last step in numbers, for any logger; what is unknown is NaN.
 
         `rate`: that of the step, of a `HedgedSGD` the mean; the pool of memories has none.
-        `factor`: NaN, because no optimizer brings a rate. `signal` and `noise`: the measured squared
-        gradient and its noise. `shift`: told or estimated.
+        `factor`: NaN, because no optimizer brings a rate. `signal` and `noise`: the measured
+        squared gradient and its noise. `shift`: told or estimated.
         """
         known = self._model.record if hasattr(self, "_model") else {}
         return {name: known.get(name, nan) for name in KEYS}
