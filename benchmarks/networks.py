@@ -197,18 +197,18 @@ def commit() -> str:
     try:
         found = git("rev-parse", "HEAD")
         changed = [
-            line for line in git("status", "--porcelain").splitlines() if LOG.name not in line
+            line for line in git("status", "--porcelain").splitlines() if "_log.md" not in line
         ]
     except OSError:
         found, changed = "", []
     return f"{found or 'unknown'}{' with changes' * bool(changed)}"
 
 
-def note(which: str) -> None:
-    """Append a line on a run on held-out data to the log."""
+def note(which: str, path: Path = LOG) -> None:
+    """Append a line on a run on held-out data to a log."""
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     command = " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    with LOG.open("a", encoding="utf-8") as log:
+    with path.open("a", encoding="utf-8") as log:
         log.write(f"| {when} | {which} | `{command}` |\n")
 
 

@@ -180,23 +180,43 @@ def fifteen(lines: Sequence[Line]) -> tuple[str, str]:
 
 
 def grid_ends(lines: Sequence[Line]) -> list[str]:
-    """Return a warning for every grid whose end wins on a stream."""
-    found, told = values(lines, lambda line: float(line["loss"])), []
-    for method in dict.fromkeys(line["method"] for line in lines):
-        ends: dict[str, list[str]] = {}
-        for stream, entries in found.items():
-            own = {one: seeds for one, seeds in entries.items() if one[0] == method}
-            seeds = common(list(own.values()))
-            rates = {one: json.loads(one[1]).get("lr") for one in own if one[1] != "default"}
-            known = [rate for rate in rates.values() if rate is not None]
-            if len(known) < 2 or not seeds:
-                continue
-            rate = rates.get(best(own, seeds))
-            if rate in (min(known), max(known)):
-                ends.setdefault(f"{rate:g}", []).append(stream)
-        for end, streams in ends.items():
-            told.append(f"{method}: the end of its grid, {end}, wins on {', '.join(streams)}")
+    """Return a warning for every grid whose end wins: on a stream, or on a figure of its table."""
+    told = []
+    for figure, read in _SCORED.items():
+        scored = (line for line in lines if line["loss"] is not None)
+        own = {line["stream"] for line in scored if read(line) is not None}
+        found = values((line for line in lines if line["stream"] in own), read)
+        for method in dict.fromkeys(line["method"] for line in lines):
+            ends: dict[str, list[str]] = {}
+            for stream, entries in found.items():
+                for end in _ends({one: s for one, s in entries.items() if one[0] == method}):
+                    ends.setdefault(end, []).append(stream)
+            for end, streams in ends.items():
+                where = f"{figure} of " * bool(figure) + ", ".join(streams)
+                told.append(f"{method}: the end of its grid, {end}, wins on {where}")
     return told
+
+
+def _whole(line: Line) -> float | None:
+    """Return the loss of a stream whose phases are no figures of their own."""
+    return None if "after" in line.get("phases", {}) else float(line["loss"])
+
+
+_SCORED = {"": _whole, **{name: phase(name, 0) for name in ("rest", "held out", "after")}}
+
+
+def _ends(entries: Mapping[Entry, dict[int, float]]) -> list[str]:
+    """Return the numbers of one method's best setting that are the ends of their grids."""
+    seeds = common(list(entries.values()))
+    settings = {one: json.loads(one[1]) if one[1] != "default" else {} for one in entries}
+    if not seeds:
+        return []
+    winner, found = settings[best(entries, seeds)], []
+    for name, value in winner.items():
+        known = {one[name] for one in settings.values() if isinstance(one.get(name), int | float)}
+        if len(known) > 1 and value in (min(known), max(known)):
+            found.append(f"{name} {value:g}")
+    return found
 
 
 def compared(

@@ -2,16 +2,21 @@
 
     python benchmarks/race.py [--out out/race] [--jobs 2] [--defaults-only] [--write PAGE]
                               [--methods "sgd,HedgedSGD"] [--only real|drawn]
+                              [--batch 16] [--rows 4000]
 
+With `--batch 1` every method is played with batches of 1, so that none wins by taking 16 steps
+where others take one; `--rows` plays the first rows of each stream alone. Such a race has a folder
+of its own, and `--write`, in a race with batches of 16, puts its mean ranks into a column.
 The real streams are Parquet files in the folder `streams` of $DRIFTRATE_DATA (default
 ../shared/data); missing ones are left out, with a message. A stopped race resumes where it was.
-Exit code 1 if a target that was set beforehand is missed; a race of only some methods is not
-judged.
+Exit code 1 if a target that was set beforehand is missed; a race of only some methods, of other
+batches or of some rows is not judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -21,7 +26,7 @@ from rich.console import Console
 
 from driftrate._html import write_whole
 from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Leaderboard
-from driftrate.race.markdown import markdown
+from driftrate.race.markdown import Singles, markdown
 from driftrate.race.run import race
 from driftrate.race.settings import Race
 
@@ -83,6 +88,24 @@ def put(path: Path, name: str, text: str) -> None:
     write_whole(path, f"{parts[0]}{mark}\n{text}{mark}{parts[2]}")
 
 
+def singles(folder: Path) -> Singles | None:
+    """Return what a race with batches of 1 said; None where there was none."""
+    table = folder / "leaderboard.json"
+    if not table.exists():
+        return None
+    rows = [row for row in json.loads(table.read_text("utf-8")) if row["column"] == "default"]
+    # Methods that compare the rows of a batch cannot play at all, and have no rank.
+    ranks: dict[str, list[float]] = {row["method"]: [] for row in rows if row["status"] == "ok"}
+    for row in rows:
+        if row["method"] in ranks:
+            ranks[row["method"]].append(row["rank"])
+    return Singles(
+        ranks={method: sum(found) / len(found) for method, found in ranks.items()},
+        rows=max(row["steps"] for row in rows),
+        streams=len({row["stream"] for row in rows}),
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("out/race"))
@@ -90,13 +113,24 @@ def main() -> int:
     parser.add_argument("--defaults-only", action="store_true")
     parser.add_argument("--methods", default="", help="with commas between; all if none")
     parser.add_argument("--only", choices=("real", "drawn"))
+    parser.add_argument("--batch", type=int, default=Race.batch)
+    parser.add_argument("--rows", type=int, help="the first of each stream; all if none")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
+    usual = (options.batch, options.rows) == (Race.batch, None)
+    if options.write is not None and not usual:
+        parser.error("the tables are of whole streams in batches of 16: leave batch and rows out")
     console = Console()
     data = Path(os.environ.get("DRIFTRATE_DATA", "../shared/data")) / "streams"
     there = [data / f"{name}.parquet" for name in REAL if (data / f"{name}.parquet").exists()]
     methods = [name.strip() for name in options.methods.split(",") if name.strip()]
-    common = {"grid": not options.defaults_only, "jobs": options.jobs, "methods": methods}
+    common = {
+        "grid": not options.defaults_only,
+        "jobs": options.jobs,
+        "methods": methods,
+        "batch": options.batch,
+        "rows": options.rows,
+    }
     races = {"drawn": Race(DRAWN, seeds=SEEDS, **common)}
     if len(there) < len(REAL):
         console.print(f"{len(REAL) - len(there)} of {len(REAL)} real streams are not in {data}")
@@ -107,11 +141,13 @@ def main() -> int:
         if options.only not in (None, name):
             continue
         begin = perf_counter()
-        board = race(settings, options.out / name)
-        console.print(f"{name}: {perf_counter() - begin:.0f} s, {options.out / name}/index.html")
+        out = options.out / (name if options.batch == Race.batch else f"{name}-{options.batch}")
+        board = race(settings, out)
+        console.print(f"{name}: {perf_counter() - begin:.0f} s, {out}/index.html")
         if options.write is not None:
-            put(options.write, name, "\n" + markdown(board) + "\n")
-        if name == "real" and not methods:
+            table = markdown(board, singles(options.out / f"{name}-1"))
+            put(options.write, name, f"\n{table}\n")
+        if name == "real" and usual and not methods:
             met = judge(board)
     for text, good in met.items():
         console.print(f"{'met' if good else 'MISSED'}: {FLAGSHIP}: {text}", highlight=False)

@@ -66,10 +66,26 @@ def test_a_method_that_diverges_has_no_mean(report):
 
 def test_the_end_of_a_grid_is_told(report):
     told = report.grid_ends(ADAM)
-    assert told == ["adam: the end of its grid, 0.01, wins on elec2",
-                    "adam: the end of its grid, 0.001, wins on labels_2500"]  # fmt: skip
+    assert told == ["adam: the end of its grid, lr 0.01, wins on elec2",
+                    "adam: the end of its grid, lr 0.001, wins on labels_2500"]  # fmt: skip
     middle = [*ADAM, *(line("elec2", "adam", 9.0, seed, 0.1) for seed in (0, 1))]
     assert report.grid_ends([one for one in middle if one["stream"] == "elec2"]) == []
+
+
+def test_the_end_of_a_grid_is_told_of_every_number_and_figure(report):
+    def played(lr, strength, after):
+        setting = f'{{"lr":{lr},"strength":{strength}}}'
+        phases = {"rest": [0.2 + lr, 0.1], "after": [after, 0.2]}
+        return line("rest_labels", "adam l2 start", 1.0, setting=setting, phases=phases)
+
+    grid = [played(lr, s, 0.9) for lr in (0.001, 0.003, 0.01) for s in (0.001, 0.01)]
+    lost = line("rest_labels", "adam l2 start", None, setting='{"lr":0.1,"strength":0.01}')
+    told = report.grid_ends([*grid, played(0.003, 0.1, 0.5), lost])
+    assert [one.removeprefix("adam l2 start: the end of its grid, ") for one in told] == [
+        "lr 0.001, wins on rest of rest_labels",
+        "strength 0.001, wins on rest of rest_labels",
+        "strength 0.1, wins on after of rest_labels",
+    ]
 
 
 def test_development_and_held_out_are_apart(report):

@@ -20,11 +20,12 @@ from driftrate.schedules import *  # noqa: F403
 
 if TYPE_CHECKING:
     from driftrate import data, learners, simulation, streams, theory
-    from driftrate.learners import HedgedSGD
+    from driftrate.learners import HedgedFilter, HedgedSGD
     from driftrate.simulation import Run, simulate
 
 __all__ = [
     "Estimated",
+    "HedgedFilter",
     "HedgedSGD",
     "Run",
     "__version__",
@@ -42,7 +43,12 @@ __all__ += schedules.__all__
 
 # Heavier rooms are opened when they are first asked for, so that `import driftrate` stays light.
 _ROOMS = ("data", "learners", "simulation", "streams", "theory")
-_NAMES = {"HedgedSGD": "learners", "Run": "simulation", "simulate": "simulation"}
+_NAMES = {
+    "HedgedFilter": "learners",
+    "HedgedSGD": "learners",
+    "Run": "simulation",
+    "simulate": "simulation",
+}
 _GONE = {
     "Estimator": "schedules.base.Estimator",
     "HedgedRate": "HedgedSGD",

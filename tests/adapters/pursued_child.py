@@ -1,20 +1,17 @@
-"""One rank of a small DDP run with Pursuit: `torchrun pursued_child.py OUT STEPS`."""
+"""One rank of a small DDP run with Pursuit: `pursued_child.py OUT STEPS`."""
 
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
+import gloo_ranks
 import pursued
 import torch
-import torch.distributed as dist
 
 
-def main(out: Path, steps: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-    rank, world = dist.get_rank(), dist.get_world_size()
+def main(out: Path, steps: int, rank: int, world: int) -> None:
     net = pursued.network()
     ddp = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = pursued.pursuit(net)
@@ -26,8 +23,7 @@ def main(out: Path, steps: int) -> None:
         torch.nn.functional.mse_loss(ddp(x[mine]), y[mine]).backward()
         optimizer.step()
     torch.save(pursued.everything(net, optimizer), out / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    gloo_ranks.take_part(partial(main, Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,22 +1,20 @@
-"""One rank of a small DDP run: `torchrun ranks_child.py OUT STEPS [die] [accumulate]`."""
+"""One rank of a small DDP run: `ranks_child.py OUT STEPS [die] [accumulate]`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
+import gloo_ranks
 import small_loop
 import torch
-import torch.distributed as dist
 
 import driftrate.torch
 
 
-def main(out: Path, steps: int, die: bool, accumulate: bool) -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-    rank, world = dist.get_rank(), dist.get_world_size()
+def main(out: Path, steps: int, die: bool, accumulate: bool, rank: int, world: int) -> None:
     net = small_loop.model()
     # Buckets of a few numbers: more than one of them, as in a real model.
     ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-4)
@@ -42,8 +40,8 @@ def main(out: Path, steps: int, die: bool, accumulate: bool) -> None:
         optimizer.step()
         rates.append(optimizer.param_groups[0]["lr"])
     torch.save({"rates": rates, "model": net.state_dict()}, out / f"{world}-{rank}.pt")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), "die" in sys.argv, "accumulate" in sys.argv)
+    how = "die" in sys.argv, "accumulate" in sys.argv
+    gloo_ranks.take_part(partial(main, Path(sys.argv[1]), int(sys.argv[2]), *how))

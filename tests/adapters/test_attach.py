@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gloo_ranks
 import numpy as np
 import pytest
 import small_loop
@@ -820,14 +821,6 @@ def test_one_backward_pass_a_step_is_no_parts(mode):
     assert plain_rate.steps == 3
 
 
-def torchrun(folder, world, steps, *more):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
-    command += [f"--nproc-per-node={world}", str(HERE / "ranks_child.py"), str(folder), str(steps)]
-    return subprocess.run(
-        [*command, *more], capture_output=True, text=True, check=False, timeout=100
-    )
-
-
 @pytest.mark.parametrize(
     ("world", "how"),
     [(2, []), pytest.param(4, [], marks=pytest.mark.slow), (2, ["accumulate"])],
@@ -835,8 +828,8 @@ def torchrun(folder, world, steps, *more):
 def test_ranks_agree(tmp_path, world, how):
     """Also where each rank's part is two backward passes, the first under no_sync."""
     steps = 100 if how else 500
-    done = torchrun(tmp_path, world, steps, *how)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ended = gloo_ranks.start("ranks_child.py", tmp_path, world, steps, *how)
+    assert [one.code for one in ended] == [0] * world, gloo_ranks.report(ended)
     ranks = [torch.load(tmp_path / f"{world}-{r}.pt", weights_only=True) for r in range(world)]
     for other in ranks[1:]:
         assert other["rates"] == ranks[0]["rates"]
@@ -858,7 +851,9 @@ def test_ranks_agree(tmp_path, world, how):
 
 @pytest.mark.slow
 def test_a_rank_that_dies_leaves_an_error_of_torch(tmp_path):
-    done = torchrun(tmp_path, 2, 50, "die")
-    assert done.returncode != 0
-    assert "exitcode" in done.stderr
+    """The other neither waits for ever nor goes on alone."""
+    other, dead = gloo_ranks.start("ranks_child.py", tmp_path, 2, 50, "die")
+    assert (other.code, dead.code) == (1, 3), gloo_ranks.report([other, dead])
+    assert "RuntimeError" in other.said, other.said
+    assert "by peer" in other.said, other.said
     assert not list(tmp_path.glob("*.pt"))

@@ -134,6 +134,26 @@ class Encoder(nn.Module):
         return self.head(self.body(self.tokens(tokens) + self.places)[:, 0])
 
 
+@pytest.mark.parametrize("lr", RATES)
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("kind", ["layers", "transformer"])
+def test_the_first_step_of_a_classifier_does_not_raise_the_loss_of_its_batch(make, lr, kind):
+    for seed in range(3):
+        draw = torch.Generator().manual_seed(seed)
+        if kind == "layers":
+            net, x = layers(784, 300, 150, 10, seed=seed), torch.rand(16, 784, generator=draw)
+            y = torch.randint(10, (16,), generator=draw)
+        else:
+            net, x = Encoder(), torch.randint(16, (16, 8), generator=draw)
+            y = (x[:, 0] > 7).long()
+        optimizer = make(net.parameters(), lr=lr)
+        attach(optimizer, dr.MeasuredRate())
+        before = nn.functional.cross_entropy(net(x), y)
+        before.backward()
+        optimizer.step()
+        assert nn.functional.cross_entropy(net(x), y) < before
+
+
 @pytest.mark.parametrize("attached", [False, True])
 def test_a_small_transformer_learns_under_adamw(attached):
     """One step's optimum left it at ln 2 = 0.693 for ever."""

@@ -6,15 +6,13 @@ import copy
 import io
 import pickle
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from pursued import batch, everything, loss_of, network, pursuit, same, train  # noqa: E402
+import gloo_ranks  # noqa: E402
+from pursued import BATCH, batch, everything, loss_of, network, pursuit, same, train  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import driftrate.torch  # noqa: E402
@@ -436,6 +434,43 @@ def test_a_shift_that_is_told_lets_rates_rise():
         optimizer.notify_shift("decay")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_shift_that_is_told_is_followed_faster(seed):
+    """After a long rest on one linear function another one is to be learned."""
+    found = []
+    for told in (False, True):
+        draw = torch.Generator().manual_seed(seed)
+        net = network(seed)
+        optimizer = pursuit(net)
+        losses = []
+        for step in range(1100):
+            if step in (0, 1000):
+                target = torch.randn(6, 1, generator=draw)
+            if step == 1000 and told:
+                optimizer.notify_shift()
+            x = torch.randn(BATCH, 6, generator=draw)
+            y = x @ target + 0.5 * torch.randn(BATCH, 1, generator=draw)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        found.append(statistics.mean(losses[1000:]))
+    assert found[1] < 0.8 * found[0]
+
+
+@pytest.mark.parametrize(("dtype", "bytes_a_weight"), [(torch.float32, 12), (torch.bfloat16, 14)])
+def test_the_state_is_as_small_as_told(dtype, bytes_a_weight):
+    net = torch.nn.Linear(64, 64, bias=False, dtype=dtype)
+    optimizer = pursuit(net)
+    net.weight.grad = torch.ones_like(net.weight)
+    optimizer.step()
+    (state,) = optimizer.state.values()
+    kept = sum(value.nbytes for name, value in state.items() if name != "law")
+    assert kept == bytes_a_weight * net.weight.numel()
+    assert state["law"].numel() == 7
+
+
 def test_the_record_has_a_mean_of_each_group():
     net = network()
     optimizer = Pursuit([{"params": net[0].parameters()}, {"params": net[2].parameters()}])
@@ -507,10 +542,8 @@ def test_a_sampled_step_is_the_step():
 
 def test_ranks_agree(tmp_path):
     """Bit by bit, and with one process that sees the whole batch but for rounding."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [str(Path(__file__).parent / "pursued_child.py"), str(tmp_path), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ended = gloo_ranks.start("pursued_child.py", tmp_path, 2, 20)
+    assert [one.code for one in ended] == [0, 0], gloo_ranks.report(ended)
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     assert same(one, other)
     net = network()

@@ -16,9 +16,9 @@ X = RNG.standard_normal((320, 5)).astype("float32")
 Y = np.tanh(X @ RNG.standard_normal((5, 1))).astype("float32")
 
 
-def network(optimizer):
+def network(optimizer, dtype="float32"):
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+    layers = [keras.layers.Dense(8, "tanh", dtype=dtype), keras.layers.Dense(1, dtype=dtype)]
     model = keras.Sequential([keras.Input((5,)), *layers])
     model.compile(optimizer, loss="mse")
     return model
@@ -32,14 +32,18 @@ def values(model):
     return [np.array(w.value.tolist()) for w in model.weights]
 
 
-def test_saved_and_loaded_with_the_model_bit_by_bit(tmp_path):
-    whole, half = network(Pursuit(0.7, 0.1)), network(Pursuit(0.7, 0.1))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_saved_and_loaded_with_the_model_bit_by_bit(tmp_path, dtype):
+    """In single precision, whatever that of the weights."""
+    whole, half = (network(Pursuit(0.7, 0.1), dtype) for _ in range(2))
     fit(whole)
     fit(half, X[:160], Y[:160])
     half.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert isinstance(loaded.optimizer, Pursuit)
     assert loaded.optimizer.weight_decay == 0.1
+    kept = (*loaded.optimizer._laws, *loaded.optimizer._squares, *loaded.optimizer._trails)
+    assert {one.dtype for one in kept} == {"float32"}
     fit(loaded, X[160:], Y[160:])
     for one, other in zip(values(loaded), values(whole), strict=True):
         assert one.tobytes() == other.tobytes()

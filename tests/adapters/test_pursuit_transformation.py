@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,6 +130,23 @@ def test_short_floats_lose_nothing():
         moved = np.abs(np.asarray(wide[name]) - np.asarray(first()[name])).max()
         apart = np.abs(np.asarray(short[name], np.float32) - np.asarray(wide[name]))
         assert apart.max() < 2.0**-7 < moved
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_resumed_run_is_an_uninterrupted_one(dtype):
+    """Bit by bit, from a state that was pickled as arrays of NumPy."""
+    optimizer = pursuit()
+    whole, end = play(optimizer, first(dtype), 40, lambda t: gradient(t, dtype))
+    saved = play(optimizer, first(dtype), 15, lambda t: gradient(t, dtype))
+    loaded = pickle.loads(pickle.dumps(jax.tree.map(np.asarray, saved)))
+    params, state = jax.tree.map(jnp.asarray, loaded)
+    update = jax.jit(optimizer.update)
+    for t in range(15, 40):
+        updates, state = update(gradient(t, dtype), state, params)
+        params = optax.apply_updates(params, updates)
+    for one, other in zip(*map(jax.tree.leaves, ((whole, end), (params, state))), strict=True):
+        assert one.dtype == other.dtype
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
 def test_a_rest_of_other_weights_is_dropped():

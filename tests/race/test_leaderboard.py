@@ -10,6 +10,7 @@ import pytest
 
 from driftrate.race.cell import Cell, without_result
 from driftrate.race.leaderboard import Leaderboard
+from driftrate.race.markdown import Singles, markdown
 from driftrate.race.page import render_race
 from driftrate.race.significance import block_p_value, compare
 from driftrate.race.words import overall, verdict
@@ -42,7 +43,9 @@ def cell(stream, method, setting="default", seed=0):
 
 
 WHO = {
-    name: SimpleNamespace(name=name, family="toy", first_order=name != "filter", ours=ours)
+    name: SimpleNamespace(
+        name=name, family="toy", first_order=name != "filter", ours=ours, by_row=name == "adam"
+    )
     for name, ours in [("sgd", 0), ("adam", 0), ("filter", 0), ("HedgedSGD", 1)]
 }
 
@@ -269,6 +272,25 @@ class TestPage:
         assert "timeout: it went wrong" in text
         assert ("best of grid, hindsight" in text) == grid
         assert "nan" not in text
+
+    def test_marks_what_learns_row_by_row(self):
+        results = {cell(s, m): result(1.0) for s in "ab" for m in ("sgd", "HedgedSGD")}
+        assert "†" not in markdown(board(results)) + render_race(board(results), "A test.", {})
+        results |= {cell(s, "adam"): result(0.5) for s in "ab"}
+        rows = {row.method: row.by_row for row in board(results).rows}
+        assert rows == {"sgd": False, "HedgedSGD": False, "adam": True}
+        for text in (markdown(board(results)), render_race(board(results), "A test.", {})):
+            assert "† learns from the rows of a batch one after the other" in text
+        assert "| 1 | adam † | 1.0" in markdown(board(results))
+        assert "adam †</td>" in render_race(board(results), "A test.", {})
+
+    def test_batches_of_1_have_a_column(self):
+        results = {cell(s, m): result(1.0) for s in "ab" for m in ("sgd", "HedgedSGD")}
+        text = markdown(board(results), Singles({"sgd": 1.25}, rows=4000, streams=2))
+        assert "| mean rank, batches of 1 |" in text
+        assert [line.split(" | ")[4] for line in text.splitlines() if "| sgd |" in line] == ["1.2"]
+        assert "on 4,000 rows at most of each of 2 streams" in text
+        assert "batches of 1" not in markdown(board(results))
 
     def test_renders_a_race_that_has_only_begun(self):
         """Whatever is there first: no method on every stream, a grid here and not there."""

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from driftrate.race import CURVE_POINTS, Cell, Reading, contestants, play, resolve
+from driftrate.race import CURVE_POINTS, Cell, Reading, contestants, play, resolve, sources
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Contestant
 from driftrate.race.models import losses
@@ -184,6 +184,12 @@ def test_warnings_and_threads_are_left_as_they_were():
 
 def test_a_cell_of_this_code_is_played():
     assert play(make(code=code_of(contestants()["HedgedSGD"])))["status"] == "ok"
+
+
+def test_a_played_stream_is_kept_for_the_next():
+    sources._cache.clear()
+    play(make())
+    assert len(sources._cache) == 1
 
 
 def test_a_key_changes_with_everything_that_determines_a_result():

@@ -37,7 +37,7 @@ def table(place, methods=METHODS):
     assert set(cells) == {key for key, _ in rows}
     results = {cells[key]: json.loads(text) for key, text in rows}
     who = {
-        name: SimpleNamespace(name=name, family="toy", first_order=True, ours=False)
+        name: SimpleNamespace(name=name, family="toy", first_order=True, ours=False, by_row=False)
         for name in methods
     }
     board = Leaderboard(results, who, {name: name for name in race_child.STREAMS})

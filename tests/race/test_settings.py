@@ -56,6 +56,7 @@ def test_options_become_fields(told):
         ({"batch": 0}, "batch must be an integer >= 1, got 0"),
         ({"seeds": 0}, "seeds must be an integer >= 1, got 0"),
         ({"jobs": -1}, "jobs must be an integer >= 1, got -1"),
+        ({"rows": 0}, "rows must be an integer >= 1, got 0"),
         ({"limit": -1.0}, "limit must be a number of seconds >= 0, got -1.0"),
     ],
 )

@@ -98,6 +98,30 @@ def test_batches_are_kept_and_an_edited_file_is_another(tmp_path, rows):
     assert (next(edited.batches()).x != first[0].x).any()
 
 
+def test_the_first_rows_alone(tmp_path, rows):
+    path = write(tmp_path / "a.csv", *rows)
+    whole, some = (resolve(path, Reading(target="y", batch=8, rows=n)) for n in (None, 50))
+    found = list(some.batches())
+    assert len(found) == some.steps == 50 // 8 - 1
+    for one, other in zip(found, whole.batches(), strict=False):
+        np.testing.assert_array_equal(one.x, other.x)
+        np.testing.assert_array_equal(one.y, other.y)
+    assert len(list(whole.batches())) == whole.steps == 10  # not those that are kept of the other
+    more = resolve(path, Reading(target="y", batch=8, rows=10**6))
+    assert more.steps == whole.steps
+    with pytest.raises(ConfigError, match=r"rows is 15: a race needs two batches, here 16"):
+        resolve(path, Reading(target="y", batch=8, rows=15))
+    with pytest.raises(ConfigError, match="played whole; leave rows out"):
+        resolve("networks:flipping", Reading(rows=100))
+
+
+def test_batches_of_one(tmp_path, rows):
+    source = resolve(write(tmp_path / "a.csv", *rows), Reading(target="y", batch=1))
+    found = list(source.batches())
+    assert len(found) == source.steps == 89
+    assert all(np.isfinite(batch.x).all() and batch.x.shape == (1, 4) for batch in found)
+
+
 def test_large_streams_are_not_kept(tmp_path, rows, monkeypatch):
     monkeypatch.setattr(sources, "_CACHE_BYTES", 100)
     source = resolve(write(tmp_path / "large.csv", *rows), Reading(target="y", batch=8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,3 +88,9 @@ def test_a_variant_is_a_schedule_of_its_own():
     assert bold == pytest.approx(2.0 * usual)
     assert rule() != dr.MeasuredRate()
     assert dr.MeasuredRate.tuning is TUNING
+
+
+def test_the_page_tells_how_many_there_are():
+    page = Path(__file__).parents[2] / "docs" / "measured_how.md"
+    assert f"There were 53, and {len(fields(TUNING))} are left." in page.read_text()
+    assert len(fields(TUNING)) <= 25

@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from driftrate.errors import renamed
+from driftrate.learners.hedged_filter import HedgedFilter
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.mixer import Mixer
 from driftrate.learners.projections import Ball, Box, Projection
 
-__all__ = ["Ball", "Box", "HedgedSGD", "Mixer", "Projection"]
+__all__ = ["Ball", "Box", "HedgedFilter", "HedgedSGD", "Mixer", "Projection"]
 
 if not TYPE_CHECKING:  # a type checker would let every misspelt name pass
 

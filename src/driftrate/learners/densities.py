@@ -85,7 +85,8 @@ def halvings(centre: Floats, scale: Floats, shares: Floats, y: Floats) -> Floats
 def tally(found: Floats, weight: Floats) -> Floats:
     """Return the weights of rows in bins of halvings, (BINS,)."""
     places = np.minimum((found * (BINS / _HALVINGS)).astype(np.int64), BINS - 1)
-    return np.bincount(places, weights=weight, minlength=BINS)
+    counts: Floats = np.bincount(places, weights=weight, minlength=BINS).astype(np.float64)
+    return counts
 
 
 def start(rows: float) -> Floats:

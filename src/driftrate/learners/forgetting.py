@@ -22,13 +22,15 @@ Reference:
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
 LARGEST = 500  # weights in one matrix: more are parted into outputs, then into blocks
-BLOCK = 64  # features in a block, where one output has too many for one matrix
+BLOCK, SMALLEST = 64, 8  # features in a block, where one output has too many for one matrix
 NUMBERS = 2_000_000  # in all matrices together: 16 MB, some times as much while a step is taken
 # A class' chance counts as at least this, so that a sure mistake still moves the weights.
 LEAST = 0.01
@@ -48,7 +50,9 @@ def start(dim: int, outputs: int, prior: Floats, joint: bool) -> Floats:
         return _diagonal(1.0 / prior, (size,))
     block = dim
     if dim > LARGEST:
-        block = max(1, min(BLOCK, NUMBERS // (len(prior) * size)))
+        block = min(BLOCK, NUMBERS // (len(prior) * size))
+        # Small blocks cost more time than they are worth.
+        block = block if block >= SMALLEST else 1
     return _diagonal(1.0 / prior, (outputs, -(-dim // block), block))
 
 
@@ -73,6 +77,15 @@ def _split(rows: Floats, info: Floats, fill: float) -> Floats:
     return rows.reshape(*rows.shape[:-1], blocks, size)
 
 
+def solve(matrices: Floats, right: Floats) -> Floats:
+    """Solve; where rounding has made a matrix singular, its diagonal grows by a part in 10^10."""
+    try:
+        found = np.linalg.solve(matrices, right)
+    except np.linalg.LinAlgError:
+        found = np.linalg.solve(matrices * (1.0 + 1e-10 * np.eye(matrices.shape[-1])), right)
+    return cast(Floats, found)
+
+
 def forget(info: Floats, keep: Floats, prior: Floats) -> Floats:
     """Return what is left of the information.
 
@@ -83,7 +96,7 @@ def forget(info: Floats, keep: Floats, prior: Floats) -> Floats:
 
     Example:
         >>> info = start(2, 1, np.array([0.5]), joint=False)
-        >>> forget(4.0 * info, np.array([[0.5, 1.0]]), np.array([0.5]))[0, 0, 0].tolist()
+        >>> forget(4.0 * info, np.array([[0.5, 1.0]]), np.array([0.5]))[0, 0, 0].round(2).tolist()
         [[5.0, 0.0], [0.0, 8.0]]
     """
     if joint(info):
@@ -105,11 +118,8 @@ def gains(info: Floats, x: Floats) -> tuple[Floats, Floats]:
     The diagonal of the latter is the variance of a row's score, in units of the noise. Only for the
     separate form.
     """
-    parts = np.moveaxis(_split(x, info, 0.0), 0, -1)
-    if info.shape[-1] == 1:
-        gain: Floats = parts / info
-    else:
-        gain = np.linalg.solve(info, np.broadcast_to(parts, (*info.shape[:3], *parts.shape[1:])))
+    parts = _split(x, info, 0.0).transpose(1, 2, 0)
+    gain: Floats = parts / info if info.shape[-1] == 1 else solve(info, parts)
     if info.shape[2] == 1:
         return gain, x @ gain[:, :, 0]
     flat = gain.reshape(*info.shape[:2], -1, len(x))
@@ -132,9 +142,9 @@ def step(
     inside = curve[..., :, None] * inner
     diagonal = np.einsum("...ii->...i", inside)
     diagonal += 1.0
-    turned = np.linalg.solve(inside, slope[..., None])
+    turned = solve(inside, slope[..., None])
     moved = (gain @ turned[:, :, None])[..., 0]
-    parts = np.moveaxis(_split(x, info, 0.0), 1, 0)
+    parts = _split(x, info, 0.0).swapaxes(0, 1)
     weight = curve if curve.ndim == 1 else curve[:, :, None, None]
     seen = np.swapaxes(parts, -1, -2) * weight @ parts
     return moved.reshape(*moved.shape[:2], -1)[..., : x.shape[1]], info + seen
@@ -164,7 +174,7 @@ def step_joint(
             blocks[:, i, :, j, :] += seen
             if i != j:
                 blocks[:, j, :, i, :] += seen
-    moved = np.linalg.solve(info, (slope @ x).reshape(members, -1, 1))
+    moved = solve(info, (slope @ x).reshape(members, -1, 1))
     return moved.reshape(members, outputs, -1), info
 
 
@@ -174,7 +184,8 @@ def transform(info: Floats, scale: Floats, shift: Floats) -> Floats:
     Args:
         info: A.
         scale: z'_i = scale_i z_i + shift_i z_0, (dim,); of the first feature it is 1.
-        shift: (dim,); of the first feature it is 0. With many blocks it is left out but in the first.
+        shift: (dim,); of the first feature it is 0. Of blocks only the first
+            heeds it.
     """
     if joint(info):
         outputs = info.shape[-1] // len(scale)
@@ -230,5 +241,5 @@ def _two_scores(info: Floats, prior: Floats) -> Floats:
     dim = info.shape[-1]
     seen = info[:, 0, 0] - _diagonal(1.0 / prior, (dim,))
     pair = np.array([[1.0, -1.0], [-1.0, 1.0]])
-    both = np.einsum("ab,kij->kaibj", pair, seen).reshape(len(info), 2 * dim, 2 * dim)
-    return both + _diagonal(1.0 / prior, (2 * dim,))
+    both: Floats = np.einsum("ab,kij->kaibj", pair, seen)
+    return both.reshape(len(info), 2 * dim, 2 * dim) + _diagonal(1.0 / prior, (2 * dim,))

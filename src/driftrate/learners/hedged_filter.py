@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from driftrate.errors import ConfigError, SignalError
 from driftrate.learners import densities, forgetting
-from driftrate.learners.memories import MIXERS, Members, members, stay
+from driftrate.learners import hedged_filter_step as steps
+from driftrate.learners.memories import MIXERS, UNIT, Members, members, stay
 from driftrate.learners.mixer import Mixer
 from driftrate.schedules import _checks, _codec
 from driftrate.schedules.base import State
@@ -22,18 +23,10 @@ Floats = NDArray[np.float64]
 # Tuned as the members are.
 TOP = 0.1  # how much evidence counts between mixers
 AFTER = 0.9  # of the shares goes to the member that tracks, where a mixer heeds jumps
-NOISE_ROWS = 500.0  # memory of the noise, and of how sure the intervals were
-SURE = 4.0  # deviations of a batch's mean square from which on it is a jump
-SLOW = 0.01  # weight of the newest curvature, once a hundred were seen
-SLACK = 2.0  # times the rate that this batch's curvature alone would allow
 STRETCH, SHRINK, SHORTEST = 0.05, 0.99, 5.0  # of the shortest memory, in octaves
-HALVES = 4  # how often a step is halved that raised the loss of its own batch
-PIECE, NUMBERS = (
-    64,
-    2_000_000,
-)  # rows, and numbers in an array, of one step: more are learned in pieces
-_LEAST = 1e-12  # of the chance of a class
-_TINY = 1e-300
+PIECE = 64  # rows in one step: more are learned in pieces
+NUMBERS = 2_000_000  # in one array of a step: pieces are smaller where weights are many
+OUTLIER = 1e12  # times the usual square of rows or targets: not trusted the first time
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,8 @@ class HedgedFilter:
 
     *Guards.* A forecast far outside the targets seen so far is left out of the mean. A step of a
     class filter that raises the loss of its own batch is halved. A member that is not finite starts
-    anew. The shortest memory shrinks while it carries more than half of the pool.
+    anew. Rows or targets a million times as large as usual are not learned from the first time. The
+    shortest memory shrinks while it carries more than half of the pool.
 
     *Size.* With d features a filter has a matrix d x d (classes: (Kd)²). With over 500 weights
     matrices are block diagonal, by classes and then by features, and with over 100,000 there are
@@ -109,16 +103,18 @@ class HedgedFilter:
         outputs = classes if classes is not None and classes > 2 else 1
         who, mixers = members(dim * outputs), len(MIXERS.temper)
         state = {
-            "weights": np.zeros((who.count, outputs, dim)),
+            "weights": np.zeros((who.number, outputs, dim)),
             "info": forgetting.start(dim, outputs, who.prior, joint=outputs > 1),
-            "shares": np.full((mixers, who.count), 1.0 / who.count),
+            "shares": np.full((mixers, who.number), 1.0 / who.number),
             "mixers": np.full(mixers, 1.0 / mixers),
-            "noise": np.zeros(who.count),
+            "noise": np.zeros(who.number),
+            "remembered": np.zeros(who.number),
             "constant": np.full(dim, np.nan),
             "range": np.array([inf, -inf]),
-            "sureness": densities.start(NOISE_ROWS / 10.0),
+            "usual": np.zeros(2),
+            "sureness": densities.start(steps.NOISE_ROWS / 10.0),
         }
-        numbers = ("rows", "steps", "along", "curved", "shorter", "classes")
+        numbers = ("rows", "steps", "along", "curved", "shorter", "absurd")
         return (
             state
             | {name: np.asarray(0.0) for name in numbers}
@@ -137,11 +133,11 @@ class HedgedFilter:
         """
         x = _rows(state, x)
         shares, classes = self.shares(state), int(state["classes"])
-        scores = _scores(state["weights"], x)
+        scores = steps.scores(state["weights"], x)
         if classes:
-            mixed: Floats = np.tensordot(shares, _chances(scores, classes), 1)
+            mixed: Floats = np.tensordot(shares, steps.chances(scores, classes), 1)
             return mixed
-        return _mean(scores[..., 0], shares, state["range"])
+        return steps.mean(scores[..., 0], shares, state["range"])
 
     def interval(self, state: State, x: ArrayLike, coverage: float = 0.9) -> Floats:
         """Return the limits between which the targets of rows will lie.
@@ -163,15 +159,15 @@ class HedgedFilter:
             raise ConfigError(f"coverage must be between 0 and 1, got {coverage!r}")
         x = _rows(state, x)
         if state["steps"] == 0:
-            return np.multiply.outer(np.array([-inf, inf]), np.ones(len(x)))
+            return np.tile([[-inf], [inf]], (1, len(x)))
         tail = 0.5 * densities.outside(state["sureness"], coverage)
         chances = np.array([tail, 1.0 - tail])
         pieces = []
         for part in _pieces(state, len(x)):
             _, inner = forgetting.gains(state["info"], x[part])
-            spread = _spread(state, inner)
-            centre = _scores(state["weights"], x[part])[..., 0]
-            scale = _scale(state["noise"], spread)
+            spread = steps.spread(state["noise"], inner)
+            centre = steps.scores(state["weights"], x[part])[..., 0]
+            scale = np.sqrt(state["noise"][:, None] * (1.0 + spread))
             pieces.append(densities.quantiles(centre, scale, self.shares(state), chances))
         return np.concatenate(pieces, axis=1)
 
@@ -183,17 +179,10 @@ class HedgedFilter:
     def memory(self, state: State) -> float:
         """Return how many past rows the pool believes in now, the mean over members by shares.
 
-        A filter believes in those that it has not forgotten; an SGD copy at a rate of 2^-o of the
-        fastest stable one in as many as 2^o batches.
+        A filter remembers r ← κr + n rows after n more, an SGD copy at a rate of 2^-o of the
+        fastest stable one r ← (1 - 2^-o) r + n.
         """
-        who, rows = _who(state), float(state["rows"])
-        limits = who.memory * state["weights"].shape[-1]
-        limits[-1] *= 2.0 ** -float(state["shorter"])
-        batch = rows / max(float(state["steps"]), 1.0)
-        limits = np.concatenate([limits, batch * 2.0**who.octaves])
-        with np.errstate(invalid="ignore"):
-            left = np.where(np.isinf(limits), rows, limits * -np.expm1(-rows / limits))
-        return float(self.shares(state) @ left)
+        return float(self.shares(state) @ state["remembered"])
 
     def transform(self, state: State, scale: ArrayLike, shift: ArrayLike) -> State:
         """Return the same pool for features that are measured in other units from now on.
@@ -236,7 +225,7 @@ class HedgedFilter:
             raise ConfigError("HedgedFilter.widen: a pool for numbers has no classes")
         new = {**state, **self.init(dim, classes or known or None)}
         old, who = _who(state), _who(new)
-        kept = list(range(old.count)) if old.count == who.count else stay()
+        kept = list(range(old.number)) if old.number == who.number else stay()
         filters = kept[: len(who.memory)]
         weights = state["weights"][kept]
         if outputs == 1 < new["weights"].shape[1]:
@@ -246,9 +235,11 @@ class HedgedFilter:
         new["info"] = forgetting.widen(state["info"][filters], *sizes, who.prior)
         shares = state["shares"][:, kept]
         new["shares"] = shares / shares.sum(axis=1, keepdims=True)
-        new["noise"] = state["noise"][kept]
+        new["noise"], new["remembered"] = state["noise"][kept], state["remembered"][kept]
         new["constant"] = np.concatenate([state["constant"], np.zeros(dim - wide)])
-        same = ("mixers", "range", "sureness", "rows", "steps", "along", "curved", "shorter")
+        same = {*new} - {
+            *("weights", "info", "shares", "noise", "remembered", "constant", "classes")
+        }
         return new | {name: state[name] for name in same}
 
     @np.errstate(all="ignore")  # what is not finite is found, and starts anew
@@ -272,47 +263,57 @@ class HedgedFilter:
         if weight.shape != y.shape or not np.all((weight >= 0) & (weight < inf)):
             raise SignalError(f"weights must be {len(x)} finite numbers >= 0")
         for part in _pieces(state, len(x)):
-            if weight[part].sum() > 0:
-                state = self._step(state, x[part], y[part], weight[part])
+            state, kept = _screen(state, x[part], y[part], weight[part])
+            if kept.any():
+                state = self._step(state, x[part][kept], y[part][kept], weight[part][kept])
         return state
 
-    def _step(self, state: State, x: Floats, y: Floats, weight: Floats) -> State:
-        who, old, filters = _who(state), state["weights"], len(_who(state).memory)
-        classes, rows, older = (
-            int(state["classes"]),
-            float(weight.sum()),
-            float(state["steps"]) + 1.0,
-        )
-        same = np.isnan(state["constant"])
-        constant = np.where(same, x[0], state["constant"])
-        constant = np.where(np.all(x == constant, axis=0), constant, 0.0)
-        new = {**state, "constant": constant, "steps": state["steps"] + 1.0}
-        new["rows"] = state["rows"] + rows
-        keep = _keep(state, who, constant, rows)
+    def _step(self, state: State, x: Floats, y: NDArray[Any], weight: Floats) -> State:
+        """Take one step with every member, and mix anew."""
+        who, old, classes = _who(state), state["weights"], int(state["classes"])
+        filters, rows, older = len(who.memory), float(weight.sum()), float(state["steps"]) + 1.0
+        constant = _constant(state["constant"], x)
+        keep = _keep(who, constant, rows, float(state["shorter"]))
         info = forgetting.forget(state["info"], keep, who.prior)
-        scores = _scores(old, x)
-        found: Any = (_classes if classes else _numbers)(new, who, info, scores, x, y, weight)
-        moved, logs, slope, curve, jump = found
+        scores, shares = steps.scores(old, x), self.shares(state)
+        new = {**state, "constant": constant}
         if classes:
-            mixed = np.log(np.maximum(state["shares"] @ np.exp(logs), _LEAST))
+            step = steps.classes(info, old[:filters], scores, x, y, weight, classes)
+            mixed = np.log(np.maximum(state["shares"] @ np.exp(step.logs), steps.LEAST))
         else:
-            shares = self.shares(state)
-            away = state["shares"] @ scores[..., 0] - y
-            mixed = densities.log_density(away, np.sqrt(shares @ new["scale"] ** 2))
-            new["sureness"] = _sureness(state, new.pop("scale"), scores[..., 0], shares, y, weight)
-        copies = _descend(new, old[filters:], slope[filters:], curve, x, weight, who.octaves, older)
-        weights = np.concatenate([moved, copies])
-        broken = ~(np.isfinite(weights.sum(axis=(1, 2))) & np.isfinite(logs.sum(axis=1)))
+            centres = scores[..., 0]
+            noise = None if older == 1.0 else state["noise"]
+            step = steps.numbers(info, noise, centres, x, y, weight, who, older)
+            away = state["shares"] @ centres - y
+            mixed = densities.log_density(away, np.sqrt(shares @ step.scale**2))
+            new["noise"] = step.noise
+            low, high = state["range"]
+            new["range"] = np.array([min(low, y.min()), max(high, y.max())])
+            if older > 1.0:
+                found = densities.halvings(centres, step.scale, shares, y)
+                left = np.exp(-rows / steps.NOISE_ROWS)
+                new["sureness"] = left * state["sureness"] + densities.tally(found, weight)
+        slope, curvature = step.slope[filters:], (float(state["along"]), float(state["curved"]))
+        down, curvature = steps.descend(slope, step.curve, x, weight, curvature, older)
+        paces = 2.0**-who.octaves
+        copies = old[filters:] - paces[:, None, None] * down
+        moved = np.concatenate([old[:filters] - step.moved, copies])
+        broken = ~np.isfinite(moved.sum(axis=(1, 2)) + step.logs.sum(axis=1))
+        if broken.all():  # the batch is at fault: nothing is learned from it
+            return state
+        new["weights"], new["info"] = moved, step.info
+        kept = np.concatenate([keep.max(axis=1) * step.fade, 1.0 - paces])
+        new["remembered"] = kept * state["remembered"] + rows
         if broken.any():
-            _restart(new, who, weights, broken)
-            logs = np.where(broken[:, None], -inf, logs)
-        new["weights"] = weights
-        self._mix(new, logs, mixed, weight, broken, jump and bool(who.tracks.any()), older)
+            _restart(new, who, broken)
+        tracks = who.tracks if step.fade.min() < 1.0 else None
+        self._mix(new, step.logs, mixed, weight, broken, tracks, older)
         carries = self.shares(new)[filters - 1] > 0.5
         shorter = float(state["shorter"])
         shorter = min(shorter + STRETCH, SHORTEST) if carries else SHRINK * shorter
-        new["shorter"] = np.asarray(shorter)
-        return new
+        numbers = {"rows": float(state["rows"]) + rows, "steps": older, "shorter": shorter}
+        numbers |= {"along": curvature[0], "curved": curvature[1]}
+        return new | {name: np.asarray(value) for name, value in numbers.items()}
 
     def _mix(
         self,
@@ -321,30 +322,25 @@ class HedgedFilter:
         mixed: Floats,
         weight: Floats,
         broken: NDArray[np.bool_],
-        jump: bool,
+        tracks: NDArray[np.bool_] | None,
         older: float,
     ) -> None:
-        """Move the shares by the log scores of the rows, (members, rows)."""
-        shares, mixers = new["shares"], new["mixers"]
-        best = logs.max(axis=0)
-        best = np.where(np.isfinite(best), best, 0.0)
-        logs = np.where(broken[:, None], -inf, logs - best)
-        after = np.full(shares.shape[1], 1.0 / shares.shape[1])
-        heeds = MIXERS.heeds * 0.0
-        if jump:
-            tracks = np.flatnonzero(_who(new).tracks)
-            after *= 1.0 - AFTER
-            after[tracks] += AFTER / len(tracks)
-            heeds = MIXERS.heeds
-        fade = 1.0 / (older + 1.0)
+        """Move the shares by the log scores of members, and the mixers by those of mixtures."""
+        rows, seen = float(weight.sum()), float(new["rows"])
+        shares, mixers, fade = new["shares"], new["mixers"], rows / (seen + 2.0 * rows)
+        after, jump = shares, 0.0 * MIXERS.heeds
+        if tracks is not None:
+            chosen = np.concatenate([tracks, np.zeros(shares.shape[1] - len(tracks), dtype=bool)])
+            after = (1.0 - AFTER) / len(chosen) + AFTER / chosen.sum() * chosen
+            jump = MIXERS.heeds
         new["shares"] = self.mixer.update(
             shares,
-            -np.where(broken, 0.0, np.where(broken[:, None], 0.0, logs) @ weight),
+            -(logs @ weight),
             0.0,
             trust=MIXERS.temper,
-            speed=np.maximum(MIXERS.share, fade)[:, None],
+            speed=np.maximum(1.0 - (1.0 - MIXERS.share) ** (rows / UNIT), fade)[:, None],
             prior=after,
-            jump=heeds,
+            jump=jump,
             broken=broken,
         )
         new["mixers"] = self.mixer.update(
@@ -355,7 +351,7 @@ class HedgedFilter:
             speed=np.asarray([fade]),
             prior=mixers,
             jump=np.asarray(0.0),
-            broken=np.zeros(len(mixers), dtype=bool),
+            broken=~np.isfinite(mixed.sum(axis=1)),
         )
 
     def dump(self, state: State) -> dict[str, Any]:
@@ -405,162 +401,54 @@ def _targets(state: State, y: ArrayLike, rows: int) -> NDArray[Any]:
     return labels
 
 
-def _scores(weights: Floats, x: Floats) -> Floats:
-    """Return the scores of all members, (members, rows, outputs)."""
-    count, outputs, dim = weights.shape
-    flat = (x @ weights.reshape(-1, dim).T).reshape(len(x), count, outputs)
-    scores: Floats = flat.swapaxes(0, 1)
-    return scores
+def _screen(
+    state: State, x: Floats, y: NDArray[Any], weight: Floats
+) -> tuple[State, NDArray[np.bool_]]:
+    """Return the state with the usual squares of rows and targets, and the rows to learn from.
+
+    Those a million times as large as usual are left out, unless there were such in the last batch.
+    """
+    kept, absurd = weight > 0.0, False
+    if not kept.any():
+        return state, kept
+    usual = np.where(state["usual"] > 0.0, state["usual"], inf)
+    sums = np.array([np.vdot(x, x), np.vdot(y, y)])
+    # Where the sum is not too large no row is.
+    if not (sums <= OUTLIER * usual).all():
+        squares = np.stack([np.einsum("ni,ni->n", x, x), y * y])
+        mild = (squares <= OUTLIER * usual[:, None]).all(axis=0)
+        absurd = bool((kept & ~mild).any()) and not state["absurd"]
+        kept = kept & mild if absurd else kept
+        sums = squares[:, kept].sum(axis=1)
+    share = max(1.0 / (float(state["steps"]) + 1.0), steps.SLOW)
+    mean = state["usual"] + share * (sums / max(len(y), 1) - state["usual"])
+    return {**state, "usual": mean, "absurd": np.asarray(float(absurd))}, kept
 
 
-def _chances(scores: Floats, classes: int) -> Floats:
-    """Return the chances of the classes, (..., rows, classes); all the same where not finite."""
-    if classes == 2:
-        one = 0.5 * (1.0 + np.tanh(0.5 * scores))
-        chances = np.concatenate([1.0 - one, one], axis=-1)
-    else:
-        chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        chances /= chances.sum(axis=-1, keepdims=True)
-    return np.where(np.isfinite(chances), chances, 1.0 / classes)
+def _constant(known: Floats, x: Floats) -> Floats:
+    """Return the value of each feature that never varied; 0 of those that did, NaN at first."""
+    if not known.any():
+        return known
+    value = np.where(np.isnan(known), x[0], known)
+    constant: Floats = np.where((x == value).all(axis=0), value, 0.0)
+    return constant
 
 
-def _mean(scores: Floats, shares: Floats, limits: Floats) -> Floats:
-    """Return the mixture of forecasts, without those further out than targets ever were."""
-    low, high = 2.0 * limits - limits[::-1]
-    if not low <= high:  # nothing was seen
-        return np.zeros(scores.shape[1])
-    inside = (scores >= low) & (scores <= high)
-    if inside.all():
-        mean: Floats = shares @ scores
-        return mean
-    kept = np.where(inside, shares[:, None], 0.0)
-    total = kept.sum(axis=0)
-    mean = np.einsum("kn,kn->n", kept, np.where(inside, scores, 0.0)) / np.where(
-        total > 0, total, 1.0
-    )
-    return np.where(total > 0, mean, np.clip(np.nan_to_num(scores[0]), low, high))
-
-
-def _keep(state: State, who: Members, constant: Floats, rows: float) -> Floats:
+def _keep(who: Members, constant: Floats, rows: float, shorter: float) -> Floats:
     """Return κ, what each filter keeps of each weight's information over some rows."""
     memory = who.memory * constant.size
-    memory[-1] *= 2.0 ** -float(state["shorter"])
+    memory[-1] *= 2.0**-shorter
     slow, quick = np.exp(-rows / memory), np.exp(-rows / np.minimum(who.level, memory))
     keep: Floats = np.where(constant != 0.0, quick[:, None], slow[:, None])
     return keep
 
 
-def _spread(state: State, inner: Floats) -> Floats:
-    """Return the variance of each member's score, in units of the noise; that of copies is 0."""
-    spread = np.zeros((len(state["noise"]), inner.shape[-1]))
-    spread[: len(inner)] = np.einsum("...ii->...i", inner)[:, 0]
-    return spread
-
-
-def _scale(noise: Floats, spread: Floats) -> Floats:
-    """Return the scale of Student's t, (members, rows)."""
-    scale: Floats = np.sqrt(noise[:, None] * (1.0 + spread))
-    return scale
-
-
-def _numbers(new, who, info, scores, x, y, weight):  # type: ignore[no-untyped-def]
-    residual, filters = scores[..., 0] - y, len(info)
-    first, rows = float(new["steps"]) == 1.0, float(weight.sum())
-    found = forgetting.gains(info, x)
-    spread = _spread(new, found[1])
-    square, within = residual**2, spread
-    noise = (square / (1.0 + spread)) @ weight / rows if first else new["noise"]
-    # A target that can be foretold without an error leaves noise of rounding.
-    noise = np.maximum(noise, _LEAST * np.abs(y).max() ** 2 + _TINY)
-    jump = False
-    if not first:
-        usual = 1.0 + spread[:filters] @ weight / rows
-        sizes = square[:filters] / noise[:filters, None]
-        told = densities.surprise(sizes / usual[:, None]) @ weight / rows
-        leaps = who.tracks & (told > 1.0 + SURE / sqrt(rows))
-        jump = bool(leaps.any())
-        if jump:
-            # With A divided by (above - 1)/(usual - 1) the batch would be as usual.
-            above = sizes @ weight / rows
-            fade = np.where(leaps, np.minimum((usual - 1.0) / (above - 1.0), 1.0), 1.0)
-            fade = np.broadcast_to(fade[:, None], (filters, x.shape[1]))
-            info = forgetting.forget(info, fade, who.prior)
-            found = forgetting.gains(info, x)
-            within = _spread(new, found[1])
-    steps, new["info"] = forgetting.step(
-        info, x, (residual[:filters] * weight)[:, None], weight, found
-    )
-    new["scale"] = _scale(noise, spread)
-    logs = densities.log_density(residual, new["scale"])
-    share = max(1.0 / float(new["steps"]), min(rows / NOISE_ROWS, 1.0))
-    told = densities.surprise(square / (noise[:, None] * (1.0 + within))) @ weight / rows
-    new["noise"] = noise * (1.0 + share * (told - 1.0))
-    limits = new["range"]
-    new["range"] = np.array([min(limits[0], y.min()), max(limits[1], y.max())])
-    return new["weights"][:filters] - steps, logs, residual[..., None], np.ones((len(x), 1)), jump
-
-
-def _sureness(
-    state: State, scale: Floats, centre: Floats, shares: Floats, y: Floats, weight: Floats
-) -> Floats:
-    """Return the tally of how far out targets were."""
-    if state["steps"] == 0:
-        return cast(Floats, state["sureness"])
-    left = np.exp(-weight.sum() / NOISE_ROWS)
-    found = densities.halvings(centre, scale, shares, y)
-    tally: Floats = left * state["sureness"] + densities.tally(found, weight)
-    return tally
-
-
-def _classes(new, who, info, scores, x, y, weight):  # type: ignore[no-untyped-def]
-    classes, filters, index = int(new["classes"]), len(info), np.arange(len(y))
-    chances = _chances(scores, classes)
-    logs = np.log(np.maximum(chances[:, index, y], _LEAST))
-    slope = chances[..., 1:] - y[:, None] if classes == 2 else chances - np.eye(classes)[y]
-    curve = chances[..., -slope.shape[2] :] * (1.0 - chances[..., -slope.shape[2] :])
-    pulled = slope[:filters].swapaxes(1, 2) * weight
-    if forgetting.joint(info):
-        steps, new["info"] = forgetting.step_joint(info, x, pulled, chances[:filters], weight)
-    else:
-        held = np.maximum(curve[:filters], forgetting.LEAST * (1.0 - forgetting.LEAST))
-        held = held.swapaxes(1, 2) * weight
-        steps, new["info"] = forgetting.step(info, x, pulled, held, forgetting.gains(info, x))
-    before = logs[:filters] @ weight
-    for _ in range(HALVES):
-        after = _chances(_scores(new["weights"][:filters] - steps, x), classes)[:, index, y]
-        worse = np.log(np.maximum(after, _LEAST)) @ weight < before
-        if not worse.any():
-            break
-        steps = np.where(worse[:, None, None], 0.5 * steps, steps)
-    return new["weights"][:filters] - steps, logs, slope, curve[filters], False
-
-
-def _descend(new, copies, slope, curve, x, weight, octaves, older):  # type: ignore[no-untyped-def]
-    rows = weight.sum()
-    gradients = (slope.swapaxes(1, 2) * weight) @ x / rows
-    u = gradients[0]
-    bent = ((x @ u.T) * curve * weight[:, None]).T @ x / rows
-    length = float(np.vdot(u, u))
-    along, curved = float(np.vdot(bent, u)), float(np.vdot(bent, bent))
-    share = max(1.0 / older, SLOW)
-    if along > 0 and np.isfinite(curved):
-        new["along"] = new["along"] + share * (along / length - new["along"])
-        new["curved"] = new["curved"] + share * (curved / length - new["curved"])
-    rate = float(new["along"]) / max(float(new["curved"]), _TINY)
-    if along > 0:
-        rate = min(rate, SLACK * along / curved)
-    return copies - rate * 2.0 ** -octaves[:, None, None] * gradients
-
-
-def _restart(new: State, who: Members, weights: Floats, broken: NDArray[np.bool_]) -> None:
-    """Let members that are not finite start from the prior."""
-    filters = len(who.memory)
-    weights[broken] = 0.0
-    new["noise"] = np.where(
-        broken, np.median(new["noise"][~broken]) if (~broken).any() else 0.0, new["noise"]
-    )
-    begin = forgetting.start(
-        weights.shape[2], weights.shape[1], who.prior, joint=forgetting.joint(new["info"])
-    )
-    lost = broken[:filters].reshape(-1, *(1,) * (begin.ndim - 1))
-    new["info"] = np.where(lost, begin, new["info"])
+def _restart(new: State, who: Members, broken: NDArray[np.bool_]) -> None:
+    """Let members that are not finite start from their prior, with the usual noise."""
+    weights, info = new["weights"], new["info"]
+    outputs, dim = weights.shape[1:]
+    weights[broken] = new["remembered"][broken] = 0.0
+    new["noise"] = np.where(broken, np.median(new["noise"][~broken]), new["noise"])
+    begin = forgetting.start(dim, outputs, who.prior, joint=outputs > 1)
+    lost = broken[: len(info)].reshape(-1, *(1,) * (info.ndim - 1))
+    new["info"] = np.where(lost, begin, info)

@@ -13,7 +13,8 @@ Floats = NDArray[np.float64]
 # Tuned on five real streams and on drawn ones (docs/hedged_filter.md), the same for every stream.
 LEVEL = 20.0  # rows that the intercept is remembered for, in members where the level is quick
 TEMPERS = (0.1, 0.3, 1.0)  # how much the evidence of a row counts: rows of a batch are alike
-SHARES = (0.0, 0.01, 0.05, 0.2)  # dealt out equally a step; 0 stands for 1/t, which fades
+UNIT = 16.0  # rows
+SHARES = (0.0, 0.01, 0.05, 0.2)  # dealt out equally every 16 rows; 0: 1/t of them, which fades
 MANY = 100_000  # weights, from which on each member takes megabytes
 
 
@@ -35,7 +36,7 @@ class Members(NamedTuple):
     octaves: Floats
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many there are."""
         return len(self.memory) + len(self.octaves)
 
@@ -61,8 +62,13 @@ MEMBERS = _members(
 _FILTERS, _COPIES = (0, 5), (0, 2)
 
 
+_kept = list(_FILTERS)
 FEW = Members(
-    *(column[list(_FILTERS)] for column in MEMBERS[:4]), octaves=MEMBERS.octaves[list(_COPIES)]
+    memory=MEMBERS.memory[_kept],
+    level=MEMBERS.level[_kept],
+    prior=MEMBERS.prior[_kept],
+    tracks=MEMBERS.tracks[_kept],
+    octaves=MEMBERS.octaves[list(_COPIES)],
 )
 
 
@@ -71,7 +77,7 @@ class Mixers(NamedTuple):
 
     Args:
         temper: How much evidence counts.
-        share: What is dealt out equally a step, at least 1/t.
+        share: What is dealt out equally every 16 rows, if that is more than what fades.
         heeds: 1 where a jump moves the shares to the member that tracks.
     """
 
@@ -88,7 +94,7 @@ def members(weights: int) -> Members:
     """Return who is in a pool with that many weights a member.
 
     Example:
-        >>> members(20).count, members(200_000).count
+        >>> members(20).number, members(200_000).number
         (14, 4)
     """
     return MEMBERS if weights <= MANY else FEW

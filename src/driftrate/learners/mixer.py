@@ -155,11 +155,12 @@ class Mixer:
         shares = shares * xp.exp(xp.min(evidence, axis=-1, keepdims=True) - evidence)
         shares = shares / xp.sum(shares, axis=-1, keepdims=True)
         pace = xp.sum(shares * speed, axis=-1, keepdims=True)
-        out = self.leak * speed * shares
-        # The first and the last member have one neighbour, and keep the other half.
-        faster = xp.concat([out[..., :1], out[..., :-1]], axis=-1)
-        slower = xp.concat([out[..., 1:], out[..., -1:]], axis=-1)
-        shares = shares + 0.5 * (faster + slower) - out
+        if self.leak > 0.0:
+            out = self.leak * speed * shares
+            # The first and the last member have one neighbour, and keep the other half.
+            faster = xp.concat([out[..., :1], out[..., :-1]], axis=-1)
+            slower = xp.concat([out[..., 1:], out[..., -1:]], axis=-1)
+            shares = shares + 0.5 * (faster + slower) - out
         shares = shares + self.share * pace * (1.0 / shares.shape[-1] - shares)
         return shares + jump[..., None] * (prior - shares)
 

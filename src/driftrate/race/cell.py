@@ -30,6 +30,7 @@ class Reading:
         batch: Rows in a batch.
         hidden: Widths of a network's hidden layers, with commas between; 128,128, or those of the
             protocol, if none.
+        rows: How many of a stream's first rows are played; all if none.
     """
 
     target: str | None = None
@@ -37,13 +38,14 @@ class Reading:
     model: str | None = None
     batch: int = 16
     hidden: str | None = None
+    rows: int | None = None
 
     def __post_init__(self) -> None:
         self.check_counts("batch")
 
     def check_counts(self, *names: str) -> None:
-        """Raise `ConfigError` unless these fields are whole numbers from 1 on."""
-        for name in names:
+        """Raise `ConfigError` unless these, and rows if given, are whole numbers from 1 on."""
+        for name in (*names, *(["rows"] if self.rows is not None else [])):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")

@@ -36,8 +36,9 @@ class Row:
     any seed, and `message` what happened. `loss`, `error` and `regret` are means over seeds of the
     prequential loss and error and of the dynamic regret, None unless every seed is ok (and for the
     regret where no oracle is known); `loss_error` is the standard error of `loss`, None with one
-    seed. `rank` is the place by loss among all methods of this column, ties shared, and
-    `rank_first_order` that among first-order methods alone; None for `grid`.
+    seed. `by_row` is whether the method learns from the rows of a batch one after the other. `rank`
+    is the place by loss among all methods of this column, ties shared, and `rank_first_order` that
+    among first-order methods alone; None for `grid`.
     """
 
     stream: str
@@ -45,6 +46,7 @@ class Row:
     family: str
     first_order: bool
     ours: bool
+    by_row: bool
     column: Column
     setting: str
     status: Status
@@ -72,6 +74,7 @@ class Placing:
     family: str
     first_order: bool
     ours: bool
+    by_row: bool
     mean_rank: float
     streams: int
     marked: int
@@ -158,6 +161,7 @@ class Leaderboard:
             family=who.family,
             first_order=who.first_order,
             ours=who.ours,
+            by_row=who.by_row,
             column="default" if setting == "default" else "grid",
             setting=setting,
             status=status,
@@ -216,6 +220,7 @@ class Leaderboard:
                 family=rows[0].family,
                 first_order=rows[0].first_order,
                 ours=rows[0].ours,
+                by_row=rows[0].by_row,
                 mean_rank=float(np.mean(_ranks(rows, first_order))),
                 streams=len(rows),
                 marked=sum(row.status != "ok" for row in rows),
@@ -225,6 +230,11 @@ class Leaderboard:
             for name, rows in self._table(column, first_order).items()
         ]
         return sorted(placings, key=lambda placing: (placing.mean_rank, placing.method))
+
+    @property
+    def has_by_row(self) -> bool:
+        """Whether any method learns from the rows of a batch one after the other."""
+        return any(row.by_row for row in self.rows)
 
     def lead(self, winner: Row, loser: Row) -> Lead:
         """Return how far a row is ahead of another of the same stream."""

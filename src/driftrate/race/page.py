@@ -11,7 +11,16 @@ import numpy as np
 from driftrate._html import document
 from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Curve, Leaderboard, Placing, Row
 from driftrate.race.plots import Line, line, panel
-from driftrate.race.words import TEST, duration, figures, overall, setting_words, verdict
+from driftrate.race.words import (
+    BY_ROW,
+    BY_ROW_LEGEND,
+    TEST,
+    duration,
+    figures,
+    overall,
+    setting_words,
+    verdict,
+)
 
 # Okabe and Ito's palette; one role, one colour, on every stream.
 _OURS, _OURS_TOO, _WINNER = "#0072B2", "#009E73", "#D55E00"
@@ -157,12 +166,14 @@ def _placings(board: Leaderboard) -> str:
     note += "stream. "
     if best:
         note += "“At best” is the setting of a small grid with the lowest loss on that very "
-        note += "stream, which nobody knows beforehand."
+        note += "stream, which nobody knows beforehand. "
+    note += BY_ROW_LEGEND if board.has_by_row else ""
     return f'{_table(heads, rows)}<p class="note">{escape(note)}</p>'
 
 
 def _tags(one: Placing, streams: int) -> str:
-    tags = [] if one.first_order else ["second order"]
+    tags = [BY_ROW] if one.by_row else []
+    tags += [] if one.first_order else ["second order"]
     if one.streams < streams:
         tags.append(f"{one.streams} of {streams} streams")
     if one.marked:
@@ -314,7 +325,8 @@ def _all_rows(board: Leaderboard, stream: str, groups: Mapping[str, int]) -> str
     regret = any(row.regret is not None for row in board.of(stream))
     rows = []
     for row in board.of(stream):
-        cells = [f'<td class="who">{escape(row.method)}</td>']
+        mark = f" {BY_ROW}" if row.by_row else ""
+        cells = [f'<td class="who">{escape(row.method)}{mark}</td>']
         if row.status == "ok":
             error = "" if row.loss_error is None else f" ± {row.loss_error:.1g}"
             shown = [f"{row.rank:g}", figures(row.loss) + error, figures(row.error)]

@@ -6,7 +6,6 @@ import sys
 import time
 import warnings
 from contextlib import ExitStack
-from itertools import islice
 from math import isfinite
 from typing import Any, cast
 
@@ -130,7 +129,7 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
             if source.model == "mlp":
                 return play_network(cast(Learner, player), source, cell.seed, deadline)
             tally = _Tally(source.task, source.steps)
-            for batch in islice(source.batches(cell.seed), source.steps):
+            for batch in source.batches(cell.seed):
                 if deadline is not None and time.monotonic() >= deadline:
                     done = f"{tally.steps:,} of {source.steps:,} steps"
                     return tally.result("timeout", f"out of time after {done}")

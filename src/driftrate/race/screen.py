@@ -11,7 +11,7 @@ import numpy as np
 
 from driftrate.race.cell import Cell, Result
 from driftrate.race.leaderboard import Leaderboard
-from driftrate.race.words import duration, figures
+from driftrate.race.words import BY_ROW, duration, figures
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -56,7 +56,8 @@ def table(board: Leaderboard, most: int = _MOST_ROWS) -> Table:
         else:
             last = f"{one.streams}" + (f" ({one.marked} without result)" if one.marked else "")
         style, took = "bold blue" if one.ours else "", duration(one.seconds_per_step)
-        shown.add_row(f"{place}", one.method, f"{one.mean_rank:.1f}", last, took, style=style)
+        name = f"{one.method} {BY_ROW}" if one.by_row else one.method
+        shown.add_row(f"{place}", name, f"{one.mean_rank:.1f}", last, took, style=style)
     if len(placings) > most:
         shown.add_row("", f"... and {len(placings) - most} more", "", "", "")
     return shown

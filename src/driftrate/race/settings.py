@@ -28,7 +28,7 @@ class Race(Reading):
 
     Example:
         >>> Race(["a.csv"], target="y", batch=8).reading
-        Reading(target='y', time=None, model=None, batch=8, hidden=None)
+        Reading(target='y', time=None, model=None, batch=8, hidden=None, rows=None)
     """
 
     streams: Sequence[str]

@@ -115,7 +115,7 @@ class Source:
         if self.protocol is not None:
             yield from self.protocol.draw(seed)
             return
-        kept = list(islice(self.batches(seed), self.steps))
+        kept = list(self.batches(seed))
         x, y, oracle, expected = (
             None if column[0] is None else np.concatenate(column)
             for column in zip(*kept, strict=True)
@@ -135,11 +135,12 @@ class Source:
             yield from _cache[key][0]
             return
         size = 8 * self.rows * (self.n_features + 3)  # x, y, oracle and expected
+        drawn = islice(self.draw(seed), self.steps)
         if size > _CACHE_BYTES:
-            yield from self.draw(seed)
+            yield from drawn
             return
         kept = []
-        for batch in self.draw(seed):
+        for batch in drawn:
             kept.append(batch)
             yield batch
         _cache[key] = (kept, size)
@@ -166,7 +167,15 @@ def resolve(spec: str, reading: Reading) -> Source:
         >>> source.task, source.model, source.n_features, source.steps
         ('regression', 'linear', 4, 50)
     """
-    return replace(_resolve(spec, reading), hidden=reading.hidden)
+    found = replace(_resolve(spec, reading), hidden=reading.hidden)
+    if reading.rows is None:
+        return found
+    if found.protocol is not None:
+        raise ConfigError(f"{spec}: a protocol is played whole; leave rows out")
+    if reading.rows < 2 * reading.batch:
+        needs = f"a race needs two batches, here {2 * reading.batch:,}"
+        raise ConfigError(f"rows is {reading.rows:,}: {needs}")
+    return replace(found, rows=min(found.rows, reading.rows), key=(*found.key, reading.rows))
 
 
 def _resolve(spec: str, reading: Reading) -> Source:

@@ -17,6 +17,13 @@ TEST = (
     "and ties alone."
 )
 
+# The mark of a method that learns row by row, and what it means.
+BY_ROW = "†"
+BY_ROW_LEGEND = (
+    f"{BY_ROW} learns from the rows of a batch one after the other: as many steps as rows, where "
+    "the others take one."
+)
+
 
 def ordinal(number: float) -> str:
     """Return 1st, 2nd, 3rd, ...; a shared place keeps its half.

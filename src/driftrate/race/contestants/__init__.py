@@ -2,21 +2,29 @@
 
 from driftrate.race.contestants import (
     adaptive,
+    bayesian,
+    betting,
+    by_row,
     descent,
+    discounted,
     estimated,
     filters,
+    hypergradient,
     measured,
     online,
     parameter_free,
     plasticity,
     pools,
     pursuit,
+    river_optimizers,
+    tuners,
 )
 from driftrate.race.contestants.base import Contestant, Player, Setup
 
 _ALL = (
-    *(descent, adaptive, parameter_free, plasticity, online, filters),
-    *(pools, estimated, measured, pursuit),
+    *(descent, adaptive, tuners, hypergradient, parameter_free, plasticity),
+    *(online, betting, river_optimizers, by_row, filters, bayesian),
+    *(pools, discounted, estimated, measured, pursuit),
 )
 
 

@@ -52,7 +52,7 @@ class OptimizerPlayer:
         self.optimizer.zero_grad()
         scores, value = self.backward(features, target)
         self.rate = self.read_rate()
-        self.optimizer.step()
+        self.move(value.detach())
         self.trained(value.detach())
         return scores.detach() if before is None else before
 
@@ -81,6 +81,10 @@ class OptimizerPlayer:
     def read_rate(self) -> float | None:
         """Return the rate of the next step, that of the first group; None if there is none."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+    def move(self, loss: torch.Tensor) -> None:
+        """Take the optimizer's step, on a batch of this loss."""
+        self.optimizer.step()
 
     def trained(self, loss: torch.Tensor) -> None:
         """Do what is to be done after a step on a batch of this loss: schedulers, alarms."""

@@ -79,5 +79,5 @@ CONTESTANTS = (
     Contestant("amsgrad", "adaptive", _AMSGrad, _RATES, packages=(TORCH,)),
     Contestant("adam adwin resets", "adaptive", _AdamAdwin, _RATES, packages=(TORCH, _RIVER)),
     Contestant("adamw warmed", "adaptive", _Warmed, _RATES, packages=(TORCH,), models=NETWORKS),
-    Contestant("adagrad", "adaptive", _AdaGrad, _SCALED, packages=(TORCH,), models=NETWORKS),
+    Contestant("adagrad", "adaptive", _AdaGrad, _SCALED, packages=(TORCH,)),
 )

@@ -69,10 +69,12 @@ class Contestant:
         family: Its kind, for the table.
         build: Makes a player from a `Setup` and the options of a setting.
         grid: The settings beside the default, as options of `build`.
-        first_order: Whether it uses gradients alone.
+        first_order: Whether it keeps no matrix.
         ours: Whether it is of this library.
         packages: The packages it needs, each as (module, what to install).
         models: The models that it can train.
+        by_row: Whether it learns from the rows of a batch one after the other, as many steps as
+            rows, where others take one.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Contestant:
     ours: bool = False
     packages: tuple[tuple[str, str], ...] = ()
     models: tuple[str, ...] = MODELS
+    by_row: bool = False
 
     def settings(self, model: str) -> list[str]:
         """Return `"default"` and the grid as canonical JSON; none for a model it cannot train."""

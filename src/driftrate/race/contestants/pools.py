@@ -1,4 +1,4 @@
-"""Pools of rates: Ader, and HedgedSGD of this library."""
+"""Pools: Ader, and this library's HedgedSGD, of rates, and HedgedFilter, of memories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.hedged_sgd_fast import FastHedgedSGD
 from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Setup, grid
 from driftrate.race.models import Floats, Labels
-
 
 _LEAST = 1e-300  # of a chance, so that its logarithm is finite
 
