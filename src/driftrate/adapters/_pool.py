@@ -82,7 +82,7 @@ class Standing(NamedTuple):
 
     def memory(self) -> float:
         """Return how many past rows the pool believes in."""
-        return POOL.memory(self.state) if self.state["rows"] > 0 else 0.0
+        return POOL.memory(self.state)
 
     def _parts(self, x: Floats) -> Iterator[Floats]:
         members, outputs, _ = self.state["weights"].shape
@@ -180,8 +180,9 @@ class ShiftedPool:
             return
         state = self.now.state
         start = POOL.init(1 + self.width, self.classes or None)
-        new = {name: left * state[name] + (1.0 - left) * start[name] for name in ("info", "rows")}
-        # A share of 1/t is dealt out next; not 0, for the noise is known.
+        forgets = "info", "remembered", "rows"  # shares are dealt out next as after so many rows
+        new = {name: left * state[name] + (1.0 - left) * start[name] for name in forgets}
+        # Not 0, for the noise is known.
         new["steps"] = np.asarray(max(1.0, left * float(state["steps"])))
         self.now = self.now._replace(state={**state, **new})
 

@@ -12,11 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 def columns(frame: Any) -> tuple[list[Hashable], NDArray[np.float64]]:
     """Return the names of columns and their numbers (rows, columns), NaN where one is missing."""
     if _is_pandas(frame):
-        return list(frame.columns), frame.to_numpy(dtype=np.float64, na_value=np.nan)
+        found = frame.to_numpy(dtype=np.float64, na_value=np.nan)
+        return list(frame.columns), np.ascontiguousarray(found)
     import narwhals
 
     table = narwhals.from_native(frame, eager_only=True)
-    return list(table.columns), np.asarray(table.to_numpy(), dtype=np.float64)
+    # Sums in the same order give the same bits, whatever library the rows come from.
+    return list(table.columns), np.ascontiguousarray(table.to_numpy(), dtype=np.float64)
 
 
 def values(series: Any) -> list[Any]:
