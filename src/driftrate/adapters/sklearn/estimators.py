@@ -297,7 +297,7 @@ class ShiftRegressor(RegressorMixin, _Shift):  # type: ignore[misc]
     A pool of memories (`HedgedFilter`): filters that forget at different paces, and SGD copies,
     learn from each batch, and their forecasts are mixed by how well they foretold. Features are
     standardised inside by the rows so far; when their scale moves, weights and information move
-    with it, so that the model stays one of the raw features. A value further than 10 deviations
+    with it, so that the model stays one of the raw features. A value further than 5 deviations
     from the mean counts as that far.
 
     Rows are samples in the order of time. `partial_fit` on more than `batch_size` rows takes
