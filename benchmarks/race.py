@@ -47,6 +47,7 @@ DRAWN = (
     "synthetic:smooth,dim=64,steps=1000,noise=1.0",
 )
 SEEDS = 3  # of drawn streams; a file has one order
+FIRST_ORDER = "HedgedSGD"
 STATIONARY, DECAYS = "metro_traffic", ("sgd 1/t", "sgd 1/sqrt(t)")
 WANTED_WINS, WANTED_RATIO = 6, 1.05
 
@@ -54,13 +55,15 @@ WANTED_WINS, WANTED_RATIO = 6, 1.05
 def judge(board: Leaderboard) -> dict[str, bool]:
     """Return whether each target that was set beforehand for the real streams is met."""
     found: dict[str, bool] = {}
-    placings = board.placings(first_order=True)
-    leaders = [one.method for one in placings if one.mean_rank == placings[0].mean_rank]
-    text = f"best mean rank of first-order methods at one setting: {', '.join(leaders)}"
-    found[text] = FLAGSHIP in leaders
+    for name, first_order in ((FLAGSHIP, False), (FIRST_ORDER, True)):
+        placings = board.placings(first_order=first_order)
+        leaders = [one.method for one in placings if one.mean_rank == placings[0].mean_rank]
+        kind = "first-order methods" if first_order else "all methods"
+        text = f"{name} has the best mean rank of {kind} at one setting: {', '.join(leaders)}"
+        found[f"{text} ({placings[0].mean_rank:.2f})"] = name in leaders
     wins = board.against_constant(FLAGSHIP)
     if wins is not None:
-        text = f"beats the best constant rate on {wins.won} of {wins.streams}"
+        text = f"{FLAGSHIP} beats the best constant rate on {wins.won} of {wins.streams}"
         found[text] = wins.won >= WANTED_WINS
     if STATIONARY in board.streams:
         best = {row.method: row for row in board.of(STATIONARY, "best")}
@@ -70,10 +73,9 @@ def judge(board: Leaderboard) -> dict[str, bool]:
         if losses and ours is not None:
             ratio = ours / min(losses)
             constant = best[CONSTANT].loss
-            text = f"{STATIONARY}: {ratio:.3f} times the best decaying rate's loss in hindsight"
-            text += (
-                "" if constant is None else f" (best constant rate: {constant / min(losses):.3f})"
-            )
+            text = f"{FLAGSHIP} on {STATIONARY}: {ratio:.3f} times the best decaying rate's loss"
+            if constant is not None:
+                text += f" (best constant rate: {constant / min(losses):.3f})"
             found[text] = ratio <= WANTED_RATIO
     return found
 
@@ -150,7 +152,7 @@ def main() -> int:
         if name == "real" and usual and not methods:
             met = judge(board)
     for text, good in met.items():
-        console.print(f"{'met' if good else 'MISSED'}: {FLAGSHIP}: {text}", highlight=False)
+        console.print(f"{'met' if good else 'MISSED'}: {text}", highlight=False)
     return 0 if all(met.values()) else 1
 
 

@@ -14,7 +14,8 @@ from driftrate.race.plan import make_plan
 from driftrate.race.store import CellStore
 
 WHO = (
-    "sgd", "river linear", "kalman forgetting", "HedgedSGD", "MeasuredRate", "ConvexRate",
+    "sgd", "river linear", "kalman forgetting", "HedgedFilter", "HedgedSGD", "MeasuredRate",
+    "ConvexRate",
 )  # fmt: skip
 STREAM = "synthetic:walk,dim=2,steps=20"
 
@@ -56,7 +57,8 @@ def add(text):
         ("race/contestants/estimated.py", ["ConvexRate"]),
         ("learners/hedged_sgd.py", ["HedgedSGD"]),
         ("learners/hedged_sgd_fast.py", ["HedgedSGD"]),
-        ("learners/mixer.py", ["HedgedSGD"]),
+        ("learners/mixer.py", ["HedgedFilter", "HedgedSGD"]),
+        ("learners/forgetting.py", ["HedgedFilter"]),
         ("schedules/measured/rate.py", ["MeasuredRate", "ConvexRate"]),
         ("schedules/measured/filter.py", ["MeasuredRate", "ConvexRate"]),
         ("adapters/torch/attach.py", ["MeasuredRate"]),

@@ -225,9 +225,11 @@ def test_a_setting_must_be_of_json():
 def test_who_is_who():
     entrants = contestants()
     second = {n for n, c in entrants.items() if not c.first_order}
-    assert second == {"kalman forgetting", "online newton step", "bayesian regression"}
+    assert second == {
+        "HedgedFilter", "kalman forgetting", "online newton step", "bayesian regression",
+    }  # fmt: skip
     ours = {n for n, c in entrants.items() if c.ours}
-    assert {"HedgedSGD", "ConvexRate", "NonconvexRate", "LinearRate"} <= ours
+    assert {"HedgedFilter", "HedgedSGD", "ConvexRate", "NonconvexRate", "LinearRate"} <= ours
     assert all(c.family == "driftrate" for c in entrants.values() if c.ours)
     assert len(entrants) >= 26
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from driftrate.race.contestants import Contestant
 
 # Chosen before any race was run: the method of ours that the claim is about.
-FLAGSHIP = "HedgedSGD"
+FLAGSHIP = "HedgedFilter"
 # The method whose grid is over constant rates.
 CONSTANT = "sgd"
 Column = Literal["default", "best", "grid"]

@@ -11,6 +11,7 @@ from driftrate.race.contestants import (
     filters,
     hypergradient,
     measured,
+    memories,
     online,
     parameter_free,
     plasticity,
@@ -24,7 +25,7 @@ from driftrate.race.contestants.base import Contestant, Player, Setup
 _ALL = (
     *(descent, adaptive, tuners, hypergradient, parameter_free, plasticity),
     *(online, betting, river_optimizers, by_row, filters, bayesian),
-    *(pools, discounted, estimated, measured, pursuit),
+    *(pools, memories, discounted, estimated, measured, pursuit),
 )
 
 

@@ -1,4 +1,4 @@
-"""Pools: Ader, and this library's HedgedSGD, of rates, and HedgedFilter, of memories."""
+"""Pools of rates: Ader, and HedgedSGD of this library."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from driftrate.learners.hedged_filter import HedgedFilter
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.hedged_sgd_fast import FastHedgedSGD
 from driftrate.race.contestants.base import LINEAR_MODELS, Contestant, Setup, grid
 from driftrate.race.models import Floats, Labels
-
-_LEAST = 1e-300  # of a chance, so that its logarithm is finite
 
 
 class Ader:
@@ -81,38 +78,9 @@ class HedgedPlayer:
         return mixture
 
 
-class FilterPlayer:
-    """HedgedFilter on the batches of a linear model."""
-
-    rate: float | None = None
-
-    def __init__(self, setup: Setup) -> None:
-        model = setup.linear
-        self.task, self.rule = model.task, HedgedFilter()
-        count = {"regression": None, "binary": 2, "classes": model.outputs}[model.task]
-        self.state = self.rule.init(model.features, count)
-
-    def step(self, x: Floats, y: Labels) -> Floats:
-        """Train on a batch and return its scores by the weights of before."""
-        found = self.rule.predict(self.state, x)
-        self.state = self.rule.update(self.state, x, y)
-        if self.task == "regression":
-            return found
-        scores: Floats = np.log(np.maximum(found, _LEAST))
-        return scores[:, 1] - scores[:, 0] if self.task == "binary" else scores
-
-
 _DIAMETERS = grid("diameter", [0.3, 1.0, 10.0, 30.0])
 _COPIES = grid("copies", [6, 14])
 CONTESTANTS = (
     Contestant("ader", "pool", Ader, _DIAMETERS, models=LINEAR_MODELS),
-    Contestant(
-        "HedgedFilter",
-        "driftrate",
-        FilterPlayer,
-        first_order=False,
-        ours=True,
-        models=LINEAR_MODELS,
-    ),
     Contestant("HedgedSGD", "driftrate", HedgedPlayer, _COPIES, ours=True, models=LINEAR_MODELS),
 )
