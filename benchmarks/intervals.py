@@ -92,8 +92,8 @@ def filtered(x: Floats, y: Floats) -> Floats:
         if start:
             scale.update(x[part])
     means = np.concatenate(found, axis=1)
-    best = np.argmin(((means - y) ** 2)[:, START:].mean(axis=1))
-    return means[best]
+    best: Floats = means[np.argmin(((means - y) ** 2)[:, START:].mean(axis=1))]
+    return best
 
 
 def conformal(means: Floats, y: Floats, coverage: float, pace: float, window: int) -> Floats:

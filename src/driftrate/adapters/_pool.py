@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from driftrate.adapters._history import History
 from driftrate.adapters._observe import Policy, policies
 from driftrate.errors import SignalError, StateError
-from driftrate.estimate.scale import RunningScale, Scale
-from driftrate.learners.hedged_filter import HedgedFilter
+from driftrate.estimate import RunningScale, Scale
+from driftrate.learners import HedgedFilter
 from driftrate.schedules.base import State
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 
 def columns(frame: Any) -> tuple[list[Hashable], NDArray[np.float64]]:
@@ -28,7 +28,7 @@ def values(series: Any) -> list[Any]:
     return list(series.tolist() if hasattr(series, "tolist") else series)
 
 
-def column(found: ArrayLike, like: Any) -> Any:
+def column(found: Any, like: Any) -> Any:
     """Return a column of the library of a data frame, with its index where there is one."""
     if _is_pandas(like):
         import pandas

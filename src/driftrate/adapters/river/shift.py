@@ -242,4 +242,5 @@ class ShiftClassifier(_Shift, base.MiniBatchClassifier):
         if self._pool is None:
             return np.zeros((len(rows), 0))
         found = self._pool.now.chances(self._table(names, rows))[:, : len(self._labels)]
-        return found / found.sum(axis=1, keepdims=True)
+        among: Floats = found / found.sum(axis=1, keepdims=True)
+        return among
