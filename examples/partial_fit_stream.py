@@ -48,7 +48,7 @@ def main(picture: str) -> None:
         print(f"{name:<28} regret {sums[-1]:8.1f}")
     left.set(title="rows that the pool believes in")
     right.set(title="cumulative regret", xlabel="batch", yscale="log")
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(picture, dpi=130)
 
 

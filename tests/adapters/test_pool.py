@@ -31,7 +31,7 @@ def unclipped(count, intercept):
     """Pools for which nothing is an outlier."""
     pools = [ShiftedPool(4, intercept=intercept) for _ in range(count)]
     for pool in pools:
-        pool.scale = RunningScale(4, centred=intercept, clip=1e50)
+        pool.scale = RunningScale(1 + 4, centred=intercept, clip=1e50)
     return pools
 
 

@@ -112,11 +112,12 @@ class ShiftedPool:
     version: ClassVar[int] = 1
 
     def __init__(self, width: int, classes: int | None = None, intercept: bool = True) -> None:
-        self.scale = RunningScale(width, centred=intercept)
-        self.target = RunningScale(1)
+        # Numbers are a column before the features: one scale follows both.
+        self._before = int(classes is None)
+        self.scale = RunningScale(self._before + width, centred=intercept)
         self.history, self.steps, self.rows = History(), 0, 0.0
         state = POOL.init(1 + width, classes)
-        self.now = Standing(state, self.scale.now, 0.0, intercept)
+        self.now = Standing(state, self._units(), 0.0, intercept)
 
     @property
     def width(self) -> int:
@@ -148,17 +149,25 @@ class ShiftedPool:
             y: Numbers, or places of classes (rows,).
             weight: How often each row counts, > 0 (rows,); once if None.
         """
-        moved = self.scale.update(x, weight)
         state, _, level, intercept = self.now
+        constant = self._before and self.scale.variance[0] == 0.0
+        columns = np.concatenate([y[:, None], x], axis=1) if self._before else x
+        moved = self.scale.update(columns, weight)
         # What has learned nothing has its prior in the units of its first rows.
         if moved is not None and self.steps:
+            a, b = (part[self._before :] for part in moved)
             one, nothing = np.ones(1), np.zeros(1)
-            scale, shift = np.concatenate([one, moved[0]]), np.concatenate([nothing, moved[1]])
-            state = POOL.transform(state, scale, shift)
-        if not self.classes:
-            state, level = self._centred(state, y, weight, level, intercept)
-            y = y - level
-        now = Standing(state, self.scale.now, level, intercept)
+            state = POOL.transform(state, np.concatenate([one, a]), np.concatenate([nothing, b]))
+        if self._before:
+            centre = float(self.scale.now.centre[0])
+            if constant and self.steps:
+                # A target that never varied left no noise, which could grow by factors alone.
+                noise = np.maximum(state["noise"], self.scale.variance[0])
+                state = {**state, "noise": noise}
+            if centre != level and self.steps:
+                state = _raised(state, level - centre)
+            level, y = centre, y - centre
+        now = Standing(state, self._units(), level, intercept)
         state = POOL.update(state, now.features(x), y, weight)
         self.now = now._replace(state=state)
         self.steps += 1
@@ -169,9 +178,9 @@ class ShiftedPool:
     def widen(self, width: int, classes: int | None = None) -> None:
         """Go on with more features, which were 0 until now, and more classes."""
         state, _, level, intercept = self.now
-        self.scale.widen(width, self.rows)
+        self.scale.widen(self._before + width, self.rows)
         state = POOL.widen(state, 1 + width, classes)
-        self.now = Standing(state, self.scale.now, level, intercept)
+        self.now = Standing(state, self._units(), level, intercept)
 
     def notify_shift(self, policy: Policy, decay: float) -> None:
         """Let forecasts stay, and be as unsure of them as at the start, in part or in whole."""
@@ -186,24 +195,9 @@ class ShiftedPool:
         new["steps"] = np.asarray(max(1.0, left * float(state["steps"])))
         self.now = self.now._replace(state={**state, **new})
 
-    def _centred(
-        self, state: State, y: Floats, weight: Floats | None, level: float, intercept: bool
-    ) -> tuple[State, float]:
-        """Return the pool for numbers less their mean so far, and that mean."""
-        before = float(self.target.variance[0])
-        self.target.update(y[:, None], weight)
-        after = float(self.target.variance[0])
-        if self.steps and before == 0.0 < after:
-            # A target that never varied leaves no noise, which could grow by factors alone.
-            state = {**state, "noise": np.maximum(state["noise"], after)}
-        centre = float(self.target.now.centre[0])
-        if not intercept or centre == level:
-            return state, level
-        if self.steps:
-            weights = state["weights"].copy()
-            weights[..., 0] += level - centre
-            state = {**state, "weights": weights, "range": state["range"] + (level - centre)}
-        return state, centre
+    def _units(self) -> Scale:
+        """Return the units of the features alone."""
+        return Scale(*(part[self._before :] for part in self.scale.now))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "version": (self.version, POOL.version)}
@@ -216,3 +210,10 @@ class ShiftedPool:
                 f" version {known}"
             )
         self.__dict__.update({name: value for name, value in saved.items() if name != "version"})
+
+
+def _raised(state: State, by: float) -> State:
+    """Return the pool for numbers that are larger by so much."""
+    weights = state["weights"].copy()
+    weights[..., 0] += by
+    return {**state, "weights": weights, "range": state["range"] + by}
