@@ -1,6 +1,7 @@
 """HedgedFilter against filters, constant rates and itself at rest: `docs/hedged_filter.md`.
 
     python benchmarks/filters.py [--held-out] [--jobs 2]      losses over the best of three grids
+    python benchmarks/filters.py --members                    each member's own loss, and its share
     python benchmarks/filters.py --rest [--seeds 32]          regret at rest, decade over decade
     python benchmarks/filters.py --speed                      a step, at three widths
     python benchmarks/filters.py --long [--steps 10000000]    collinear, constant, late
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
@@ -26,7 +28,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from driftrate.learners import hedged_filter_step as steps
 from driftrate.learners.hedged_filter import HedgedFilter
+from driftrate.learners.memories import MEMBERS
 from driftrate.race import Cell, Reading, contestants, play, resolve
 
 DEVELOPMENT = ("elec2", "covertype60k", "bike_hourly", "keystroke", "airquality_co")
@@ -81,6 +85,47 @@ def losses(streams: tuple[str, ...], jobs: int) -> None:
     means, worst = np.exp(np.log(ratios).mean(axis=0)), np.max(ratios, axis=0)
     shown = [f"{mean:.3f}, worst {bad:.3f}" for mean, bad in zip(means, worst, strict=True)]
     table.add_row("geometric mean", "", *shown)
+    console.print(table)
+
+
+def alone(stream: str) -> tuple[list[float], list[float]]:
+    """Return the loss over the pool's that each member has alone, and its mean share."""
+    cell = cells(stream)["HedgedFilter"][0]
+    source = resolve(cell.stream, Reading(target="y"))
+    model, pool = source.make_model(), HedgedFilter()
+    count = {"regression": None, "binary": 2, "classes": model.outputs}[model.task]
+    state = pool.init(model.features, count)
+    alone = np.eye(len(state["noise"]))
+    losses, shares = np.zeros(len(alone)), np.zeros(len(alone))
+    mixed = 0.0
+    for batch in islice(source.batches(0), source.steps):
+        scores, x, y = steps.scores(state["weights"], batch.x), batch.x, batch.y
+        now = pool.shares(state)
+        if count is None:
+            every = np.array([steps.mean(scores[..., 0], one, state["range"]) for one in alone])
+            losses += 0.5 * ((every - y) ** 2).mean(axis=1)
+            mixed += 0.5 * float(((pool.predict(state, x) - y) ** 2).mean())
+        else:
+            chances = steps.chances(scores, count)[:, np.arange(len(y)), y.astype(int)]
+            losses -= np.log(np.maximum(chances, steps.LEAST)).mean(axis=1)
+            mixed -= float(np.log(now @ chances).mean())
+        shares += now
+        state = pool.update(state, x, y)
+    return list(losses / mixed), list(shares / source.steps)
+
+
+def print_members(jobs: int) -> None:
+    """Print each member's own loss over the pool's, and its mean share, on development streams."""
+    found = Parallel(n_jobs=jobs)(delayed(alone)(stream) for stream in DEVELOPMENT)
+    table = Table("memory, intercept's, prior", *DEVELOPMENT)
+    rows = zip(MEMBERS.memory, MEMBERS.level, MEMBERS.prior, MEMBERS.tracks, strict=True)
+    names = [
+        f"{m:g}, {'the same' if np.isinf(a) else f'{a:g} rows'}, {v:g}{', tracks' if t else ''}"
+        for m, a, v, t in rows
+    ]
+    names += [f"SGD, {octave:g} octaves below" for octave in MEMBERS.octaves]
+    for k, name in enumerate(names):
+        table.add_row(name, *(f"{loss[k]:.3f} ({share[k]:.2f})" for loss, share in found))
     console.print(table)
 
 
@@ -187,13 +232,15 @@ def long(steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("held-out", "rest", "speed", "long"):
+    for name in ("held-out", "members", "rest", "speed", "long"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=32)
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()
-    if options.rest:
+    if options.members:
+        print_members(options.jobs)
+    elif options.rest:
         rest(options.seeds, options.steps or 100_000, options.jobs)
     elif options.speed:
         speed()

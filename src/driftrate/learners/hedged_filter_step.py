@@ -126,7 +126,7 @@ def numbers(
         # No member knows yet what of its error is noise: all say what the first of them says.
         noise = (square / (1.0 + sure[0])) @ weight / rows
     # A target that can be foretold without an error leaves noise of rounding.
-    noise = np.maximum(noise, LEAST * np.median(y * y) + _TINY)
+    noise = np.maximum(noise, LEAST * float(y @ y) / len(y) + _TINY)
     scale = np.sqrt(noise[:, None] * (1.0 + sure))
     told = densities.surprise(square / scale**2) @ weight / rows
     leaps = who.tracks & (told[:filters] > 1.0 + SURE / sqrt(rows))

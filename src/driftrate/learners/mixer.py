@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_namespace
 
 from driftrate.schedules import _checks
 from driftrate.schedules.base import Array
@@ -149,8 +150,11 @@ class Mixer:
             p, (..., K), each > 0; they sum to 1.
         """
         xp = array_namespace(shares)
-        evidence = trust[..., None] * (xp.where(broken, 0.0, losses) - reference)
-        evidence = xp.where(broken | (evidence > LIMIT), LIMIT, evidence)
+        plain = is_numpy_namespace(xp)  # where looking is cheaper than doing nothing in arrays
+        if not plain or broken.any():
+            losses = xp.where(broken, inf, losses)
+        evidence = trust[..., None] * (losses - reference)
+        evidence = xp.where(evidence < LIMIT, evidence, LIMIT)
         evidence = xp.where(evidence > -LIMIT, evidence, -LIMIT)
         shares = shares * xp.exp(xp.min(evidence, axis=-1, keepdims=True) - evidence)
         shares = shares / xp.sum(shares, axis=-1, keepdims=True)
@@ -162,6 +166,8 @@ class Mixer:
             slower = xp.concat([out[..., 1:], out[..., -1:]], axis=-1)
             shares = shares + 0.5 * (faster + slower) - out
         shares = shares + self.share * pace * (1.0 / shares.shape[-1] - shares)
+        if plain and not jump.any():
+            return shares
         return shares + jump[..., None] * (prior - shares)
 
     def mix(
