@@ -124,6 +124,17 @@ def test_what_does_not_vary_is_not_measured(value):
     assert scale.now.inverse[0] > 0
 
 
+def test_a_column_that_was_missing_until_now_was_its_mean():
+    scale, rng = RunningScale(2), np.random.default_rng(0)
+    x = rng.standard_normal((8, 2)) + 50.0
+    x[:, 1] = np.nan
+    scale.update(x)
+    assert scale.now(x)[:, 1].tolist() == [0.0] * 8
+    a, b = scale.update(rng.standard_normal((8, 2)) + 50.0)
+    assert (a[1], b[1]) == (1.0, 0.0)
+    assert scale.now.centre[1] == pytest.approx(50.0, abs=1.0)
+
+
 def test_more_columns_are_as_if_they_had_been_zero():
     rng = np.random.default_rng(0)
     narrow, wide = RunningScale(2), RunningScale(4)
