@@ -159,7 +159,8 @@ def test_a_target_that_begins_to_vary_is_followed(rows):
     low, high = pool.now.interval(x, 0.9).T
     np.testing.assert_allclose(pool.now.means(x), y, atol=0.2)
     assert ((high - low) < 2.0).all()
-    assert ((high - low) > 1e-6).all()
+    # The target is exact, and what is left of error is of the size that the interval says.
+    assert (np.abs(pool.now.means(x) - y) < 10.0 * (high - low) + 1e-9).all()
 
 
 @pytest.mark.parametrize("classes", [None, 2, 4])

@@ -150,7 +150,6 @@ class ShiftedPool:
             weight: How often each row counts, > 0 (rows,); once if None.
         """
         state, _, level, intercept = self.now
-        constant = self._before and self.scale.variance[0] == 0.0
         columns = np.concatenate([y[:, None], x], axis=1) if self._before else x
         moved = self.scale.update(columns, weight)
         # What has learned nothing has its prior in the units of its first rows.
@@ -160,10 +159,6 @@ class ShiftedPool:
             state = POOL.transform(state, np.concatenate([one, a]), np.concatenate([nothing, b]))
         if self._before:
             centre = float(self.scale.now.centre[0])
-            if constant and self.steps:
-                # A target that never varied left no noise, which could grow by factors alone.
-                noise = np.maximum(state["noise"], self.scale.variance[0])
-                state = {**state, "noise": noise}
             if centre != level and self.steps:
                 state = _raised(state, level - centre)
             level, y = centre, y - centre

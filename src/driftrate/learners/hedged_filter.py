@@ -114,7 +114,7 @@ class HedgedFilter:
             "usual": np.zeros(2),
             "sureness": densities.start(steps.NOISE_ROWS / 10.0),
         }
-        numbers = ("rows", "steps", "along", "curved", "shorter", "absurd")
+        numbers = ("rows", "steps", "along", "curved", "shorter", "absurd", "stuck")
         return (
             state
             | {name: np.asarray(0.0) for name in numbers}
@@ -283,10 +283,12 @@ class HedgedFilter:
         else:
             centres = scores[..., 0]
             noise = None if older == 1.0 else state["noise"]
-            step = steps.numbers(info, noise, centres, x, y, weight, who, older)
+            step = steps.numbers(
+                info, noise, float(state["stuck"]), centres, x, y, weight, who, older
+            )
             away = state["shares"] @ centres - y
             mixed = densities.log_density(away, np.sqrt(shares @ step.scale**2))
-            new["noise"] = step.noise
+            new["noise"], new["stuck"] = step.noise, np.asarray(step.stuck)
             low, high = state["range"]
             new["range"] = np.array([min(low, y.min()), max(high, y.max())])
             if older > 1.0:
