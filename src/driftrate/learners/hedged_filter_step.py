@@ -145,18 +145,34 @@ def numbers(
         found = forgetting.gains(info, x)
     pulled = (residual[:filters] * weight)[:, None]
     moved, info = forgetting.step(info, x, pulled, weight, found)
-    share = min(max(QUICK / older, rows / NOISE_ROWS), 1.0)
-    after = noise * (1.0 + share * (told - 1.0))
-    # Surprise is bounded, and a noise that is far too small would grow by a part a step: a target
-    # that was constant until now leaves none. It may grow up to what this batch says.
     stuck = stuck + 1.0 if told.min() > STUCK else 0.0
-    if stuck > 1.0:
-        after = np.maximum(
-            after, np.minimum(noise * 4.0 ** (stuck - 1.0) ** 2, square @ weight / rows)
-        )
+    after = follow(noise, told, square @ weight / rows, rows, stuck, older)
     logs = densities.log_density(residual, scale)
     curve = np.ones((len(x), 1))
     return Step(moved, info, logs, residual[..., None], curve, fade, after, stuck, scale)
+
+
+def follow(
+    noise: Floats, told: Floats, square: Floats, rows: float, stuck: float, older: float
+) -> Floats:
+    """Return the squared scale of Student's t, of the highest likelihood over some past.
+
+    Surprise is bounded, and a scale that is far too small would grow by a part a step: a target
+    that was constant until now leaves none. Where all are stuck it may grow to what the batch says.
+
+    Args:
+        noise: The squared scale before.
+        told: The mean surprise of the batch.
+        square: Its mean squared residual.
+        rows: How many rows it counts.
+        stuck: For how many batches in a row every member was as wrong as one can be.
+        older: Which step this is, from 1 on.
+    """
+    share = min(max(QUICK / older, rows / NOISE_ROWS), 1.0)
+    after: Floats = noise * (1.0 + share * (told - 1.0))
+    if stuck > 1.0:
+        after = np.maximum(after, np.minimum(noise * 4.0 ** (stuck - 1.0) ** 2, square))
+    return after
 
 
 def classes(
