@@ -113,7 +113,7 @@ def numbers(
     """Return what targets that are numbers say.
 
     Args:
-        info: What is left of the filters' information.
+        info: What is left of the filters' information; overwritten.
         noise: The squared scale of each member's noise, None before the first batch.
         stuck: For how many batches in a row every member was as wrong as one can be.
         centres: The forecasts, (members, rows).
@@ -141,8 +141,10 @@ def numbers(
         usual = sure[:filters] @ weight / rows
         above = square[:filters] @ weight / rows / noise[:filters] - 1.0
         fade = np.where(leaps, np.minimum(usual / above, 1.0), 1.0)
-        info = forgetting.forget(info, np.tile(fade[:, None], x.shape[1]), who.prior)
-        found = forgetting.gains(info, x)
+        part = np.tile(fade[leaps, None], x.shape[1])
+        info[leaps] = forgetting.forget(info[leaps], part, who.prior[leaps])
+        for whole, anew in zip(found, forgetting.gains(info[leaps], x), strict=True):
+            whole[leaps] = anew
     pulled = (residual[:filters] * weight)[:, None]
     moved, info = forgetting.step(info, x, pulled, weight, found)
     stuck = stuck + 1.0 if told.min() > STUCK else 0.0
