@@ -55,8 +55,7 @@ class HedgedFilter:
 
     *Size.* With d features a filter has a matrix d x d (classes: (Kd)²). With over 500 weights
     matrices are block diagonal, by classes and then by features, and with over 100,000 there are
-    four members in place of fourteen: a state and a step take less than 200 MB up to a
-    million weights.
+    four members in place of fourteen: up to 700,000 weights a step takes less than 200 MB.
 
     *Features* should be of similar size, and one of them constant if there is to be an intercept
     (`driftrate.sklearn.ShiftRegressor` does both). States are NumPy arrays in float64.
