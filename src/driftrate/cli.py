@@ -126,13 +126,17 @@ def race(
 ) -> None:
     """Race methods on your streams and write a page with one table."""
     from driftrate.race.run import race as run
-    from driftrate.race.words import overall, verdict
+    from driftrate.race.words import not_played, overall, verdict
 
     board = run(settings, out)
     console = Console()
-    lines = overall(board) or verdict(board, board.streams[0])
+    lines = overall(board) or [line for name in board.streams for line in verdict(board, name)]
+    lines += not_played(board.unplayed)
     console.print("\n" + "\n".join(lines), highlight=False, markup=False)
-    console.print(f"\n{out / 'index.html'}")
+    if board.streams:
+        console.print(f"\n{out / 'index.html'}")
+    if board.unplayed:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

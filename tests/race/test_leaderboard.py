@@ -70,6 +70,24 @@ class TestRows:
             "filter": None, "adam": 1.5, "HedgedSGD": 1.5, "sgd": 3.0,
         }  # fmt: skip
 
+    def test_what_was_not_played_has_no_rank(self):
+        """Not even by the seeds that were: a seed less is another race."""
+        results = {
+            cell("a", "sgd"): result(0.2),
+            cell("a", "adam"): result(0.1),
+            cell("a", "adam", seed=1): result(status="not played"),
+            cell("b", "adam"): result(0.1),
+        }
+        whole = board(results)
+        assert [row.method for row in whole.of("a")] == ["sgd"]
+        assert [(row.stream, row.method, row.rank) for row in whole.unplayed] == [
+            ("a", "adam", None)
+        ]
+        assert whole.unplayed[0].message == "it went wrong"
+        assert {one.method: one.streams for one in whole.placings()} == {"sgd": 1, "adam": 1}
+        del results[cell("b", "adam")], results[cell("a", "sgd")]
+        assert board(results).streams == []
+
     @pytest.mark.parametrize("status", ["failed", "diverged", "timeout"])
     def test_one_bad_seed_is_a_marked_row_in_the_last_place(self, status):
         found = rows(

@@ -44,8 +44,9 @@ class TestResults:
             assert two.get(cell()) == result()
             assert two.get(cell(seed=1)) is None
 
-    def test_a_failed_cell_is_played_again(self, store):
-        store.put(cell(), result("failed"))
+    @pytest.mark.parametrize("status", ["failed", "not played"])
+    def test_a_failed_cell_is_played_again(self, store, status):
+        store.put(cell(), result(status))
         assert store.get(cell()) is None
         assert store.claim(cell())
         store.put(cell(), result())

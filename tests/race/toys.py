@@ -1,12 +1,14 @@
 """Contestants that behave in every way: run in child processes, which find this file by its path.
 
-The method says how: `ok`, `slow`, `raises`, `exits`, `crashes`, `diverges`, `hangs` (between two
-steps, where the clock is read) or `stuck` (in one step that never returns).
+The method says how: `ok`, `slow`, `raises`, `exits`, `crashes`, `killed` (as by the system where
+memory runs out), `greedy`, `diverges`, `explodes`, `hangs` (between two steps, where the clock is
+read) or `stuck` (in one step that never returns).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -47,6 +49,12 @@ def play(cell, deadline=None):
             raise SystemExit("a package that ends the program")
         case "crashes":
             os.abort()
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "greedy":
+            raise MemoryError("Unable to allocate 74.5 GiB")
+        case "explodes":
+            raise OverflowError("math range error")
         case "diverges":
             result |= {"status": "diverged", "message": "loss is inf at step 3", "loss": None}
         case "hangs":

@@ -50,6 +50,10 @@ class _Children:
 
     def _take(self, play: str) -> Child:
         with self._turn:
+            for child in [child for child in self._idle if not child.alive]:  # somebody killed it
+                self._idle.remove(child)
+                self._all.discard(child)
+                child.close()
             fit = next((child for child in self._idle if child.play_name == play), None)
             if fit is not None:
                 self._idle.remove(fit)

@@ -23,7 +23,7 @@ FLAGSHIP = "HedgedFilter"
 CONSTANT = "sgd"
 Column = Literal["default", "best", "grid"]
 Curve = Literal["loss", "error", "regret", "rate"]
-_WORST_FIRST: tuple[Status, ...] = ("failed", "timeout", "diverged", "ok")
+_WORST_FIRST: tuple[Status, ...] = ("not played", "failed", "timeout", "diverged", "ok")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Row:
     regret where no oracle is known); `loss_error` is the standard error of `loss`, None with one
     seed. `by_row` is whether the method learns from the rows of a batch one after the other. `rank`
     is the place by loss among all methods of this column, ties shared, and `rank_first_order` that
-    among first-order methods alone; None for `grid`.
+    among first-order methods alone; None for `grid`, and for what was `not played`.
     """
 
     stream: str
@@ -112,6 +112,8 @@ class Leaderboard:
         results: Finished cells, one at a default among them.
         contestants: What is known of each method.
         streams: The name of each stream by how it was given.
+
+    `unplayed` has the rows of what could not be played through no fault of the method.
     """
 
     def __init__(
@@ -125,18 +127,22 @@ class Leaderboard:
         for cell in sorted(results, key=lambda cell: cell.seed):
             group = (streams[cell.stream], cell.method, cell.setting)
             groups.setdefault(group, []).append(results[cell])
+        fair = {key for key, found in groups.items() if _worst(found) != "not played"}
         # In a race that has only begun, a grid waits for its default.
-        whole = [key for key in groups if (*key[:2], "default") in groups]
+        whole = [key for key in groups if key in fair and (*key[:2], "default") in fair]
         self._groups = {key: groups[key] for key in whole}
         present = {stream for stream, _, _ in self._groups}
         self.streams = [name for name in streams.values() if name in present]
+        # What could not be played with every seed has no rank, and is in no other table.
+        self.unplayed = [self._row(*key, groups[key]) for key in sorted(groups.keys() - fair)]
 
     @cached_property
     def rows(self) -> list[Row]:
         """All rows: by stream, column and rank."""
         rows: list[Row] = []
         for stream in self.streams:
-            found = [self._row(*group) for group in self._groups if group[0] == stream]
+            groups = [(*key, found) for key, found in self._groups.items() if key[0] == stream]
+            found = [self._row(*group) for group in groups]
             grid = [row for row in found if row.column == "grid"]
             rows += _ranked([row for row in found if row.column == "default"])
             if grid:
@@ -149,10 +155,9 @@ class Leaderboard:
                 rows += sorted(left, key=_order)
         return rows
 
-    def _row(self, stream: str, method: str, setting: str) -> Row:
-        results = self._groups[stream, method, setting]
+    def _row(self, stream: str, method: str, setting: str, results: Sequence[Result]) -> Row:
         who = self._contestants[method]
-        status = min((one["status"] for one in results), key=_WORST_FIRST.index)
+        status = _worst(results)
         fine = status == "ok"
         losses = [one["loss"] for one in results]
         return Row(
@@ -257,6 +262,10 @@ class Leaderboard:
         ratios = [one / two for one, two in pairs if two > 0]
         ratio = math.exp(float(np.mean(np.log(ratios)))) if ratios and min(ratios) > 0 else math.nan
         return Wins(sum(one < two for one, two in pairs), len(pairs), ratio)
+
+
+def _worst(results: Iterable[Result]) -> Status:
+    return min((one["status"] for one in results), key=_WORST_FIRST.index)
 
 
 def _order(row: Row) -> float:

@@ -20,6 +20,7 @@ from driftrate.race.plan import Plan, make_plan
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
 from driftrate.race.store import CellStore
+from driftrate.race.words import not_played
 
 _SECONDS_BETWEEN_PAGES = 20.0
 
@@ -51,8 +52,9 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         if board.streams:
             screen.draw(board)
         if board.streams and write:
+            done = sum(one["status"] != "not played" for one in results.values())
             try:
-                _write(out, board, settings, plan, len(results))
+                _write(out, board, settings, plan, done)
             except OSError as error:
                 said = f"cannot write to {out}: {error.strerror}; run again to go on"
                 raise DataError(said) from error
@@ -76,11 +78,12 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
 
 
 def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int) -> None:
-    rows = [asdict(row) for row in board.rows]
+    rows = [asdict(row) for row in (*board.rows, *board.unplayed)]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
+    part += "".join(f"{line} " for line in not_played(board.unplayed))
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
     write_whole(out / "index.html", render_race(board, lead, plan.absent))

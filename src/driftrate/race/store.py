@@ -35,10 +35,10 @@ CREATE TABLE IF NOT EXISTS claims (
 """
 
 
-# Played again: a cell that failed, since the cause may be gone, and one that ran out of time under
-# a shorter limit than now.
+# Played again: a cell that failed or could not be played, since the cause may be gone, and one that
+# ran out of time under a shorter limit than now.
 _DONE = (
-    "FROM results WHERE key = ? AND status != 'failed' "
+    "FROM results WHERE key = ? AND status NOT IN ('failed', 'not played') "
     "AND NOT (status = 'timeout' AND time_limit < ?)"
 )
 
