@@ -15,6 +15,12 @@ from pathlib import Path
 import numpy as np
 
 STEPS = 40
+RAISED = {
+    "raises": ZeroDivisionError("a step went wrong"),
+    "exits": SystemExit("a package that ends the program"),
+    "greedy": MemoryError("Unable to allocate 74.5 GiB"),
+    "explodes": OverflowError("math range error"),
+}
 
 
 def play(cell, deadline=None):
@@ -43,18 +49,12 @@ def play(cell, deadline=None):
             time.sleep(0.15)
         case "chatty":
             print("a package that prints", flush=True)
-        case "raises":
-            raise ZeroDivisionError("a step went wrong")
-        case "exits":
-            raise SystemExit("a package that ends the program")
+        case method if method in RAISED:
+            raise RAISED[method]
         case "crashes":
             os.abort()
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "greedy":
-            raise MemoryError("Unable to allocate 74.5 GiB")
-        case "explodes":
-            raise OverflowError("math range error")
         case "diverges":
             result |= {"status": "diverged", "message": "loss is inf at step 3", "loss": None}
         case "hangs":

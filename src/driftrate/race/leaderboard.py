@@ -216,9 +216,11 @@ class Leaderboard:
                 table.setdefault(row.method, []).append(row)
         return table
 
-    def placings(self, column: Column = "default", first_order: bool = False) -> list[Placing]:
+    def placings(
+        self, column: Column = "default", first_order: bool = False, tested: bool = True
+    ) -> list[Placing]:
         """Return the place of every method, or first-order one, over the streams; leader first."""
-        tied = self.comparison(column, first_order).tied
+        tied = self.comparison(column, first_order).tied if tested else frozenset()
         placings = [
             Placing(
                 method=name,
@@ -230,7 +232,7 @@ class Leaderboard:
                 streams=len(rows),
                 marked=sum(row.status != "ok" for row in rows),
                 seconds_per_step=float(np.median([row.seconds_per_step for row in rows])),
-                tied=name in tied if len(rows) == len(self.streams) else None,
+                tied=name in tied if tested and len(rows) == len(self.streams) else None,
             )
             for name, rows in self._table(column, first_order).items()
         ]
@@ -278,15 +280,22 @@ def _ranks(rows: Sequence[Row], first_order: bool) -> list[float]:
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
-    from scipy.stats import rankdata
-
     alone = [row for row in rows if row.first_order]
-    ranks = dict(zip(alone, rankdata([_order(row) for row in alone]), strict=True))
+    ranks = dict(zip(alone, _places(alone), strict=True))
     ranked = [
-        replace(row, rank=float(rank), rank_first_order=ranks.get(row))
-        for row, rank in zip(rows, rankdata([_order(row) for row in rows]), strict=True)
+        replace(row, rank=rank, rank_first_order=ranks.get(row))
+        for row, rank in zip(rows, _places(rows), strict=True)
     ]
     return sorted(ranked, key=lambda row: (row.rank, row.method))
+
+
+def _places(rows: Sequence[Row]) -> list[float]:
+    """Return the place of each row by its loss, the mean one where losses are the same."""
+    losses = np.array([_order(row) for row in rows])
+    ordered = np.sort(losses)
+    before, until = (np.searchsorted(ordered, losses, side) for side in ("left", "right"))
+    places: list[float] = ((before + until + 1) / 2).tolist()
+    return places
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

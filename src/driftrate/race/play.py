@@ -22,8 +22,8 @@ from driftrate.race.cell import (
     without_result,
 )
 from driftrate.race.code import code_of
-from driftrate.race.endings import ending
 from driftrate.race.contestants import Contestant, Player, Setup, contestants
+from driftrate.race.endings import ending
 from driftrate.race.models import Floats, Task, errors, losses
 from driftrate.race.networks.play import Learner
 from driftrate.race.networks.result import play_network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -43,23 +44,24 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     check_engine(settings.engine, settings.scheduler)
     plan = make_plan(settings, contestants())
     rows = {spec: source.rows for spec, source in plan.sources.items()}
-    screen = Screen(plan.cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
 
-    def publish(write: bool) -> Leaderboard:
+    def board_of(results: Mapping[Cell, Result]) -> Leaderboard:
         shown, names = spread(results, plan)
-        board = Leaderboard(shown, plan.contestants, names)
+        return Leaderboard(shown, plan.contestants, names)
+
+    def publish() -> Leaderboard:
+        board = board_of(results)
         if board.streams:
-            screen.draw(board)
-        if board.streams and write:
             done = sum(one["status"] != "not played" for one in results.values())
             try:
                 _write(out, board, settings, plan, done)
             except OSError as error:
-                said = f"cannot write to {out}: {error.strerror}; run again to go on"
-                raise DataError(said) from error
+                said = f"cannot write to {out}: {error.strerror or error}"
+                raise DataError(f"{said}; run again, and no cell is played twice") from error
         return board
 
+    screen = Screen(plan.cells, rows, settings.jobs, show, board_of)
     with CellStore(out / "race.sqlite") as store, screen:
         written = monotonic()
         how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
@@ -67,13 +69,13 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         try:
             for cell, result in finished:
                 results[cell] = result
-                if screen.advance(cell, result):
-                    due = monotonic() - written > _SECONDS_BETWEEN_PAGES
-                    publish(write=due)
-                    written = monotonic() if due else written
+                screen.advance(cell, result)
+                if monotonic() - written > _SECONDS_BETWEEN_PAGES:
+                    publish()
+                    written = monotonic()
         finally:
             finished.close()
-            board = publish(write=True)
+            board = publish()
     return board
 
 
