@@ -66,8 +66,13 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         written = monotonic()
         how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
         finished = run(plan.cells, store, **how)
+        dropped = 0
         try:
             for cell, result in finished:
+                if store.dropped > dropped:
+                    dropped = store.dropped
+                    one = "1 row was" if dropped == 1 else f"{dropped} rows were"
+                    screen.say(f"store {store.path}: {one} damaged; what they held is played again")
                 results[cell] = result
                 screen.advance(cell, result)
                 if monotonic() - written > _SECONDS_BETWEEN_PAGES:
