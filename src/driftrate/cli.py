@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
+from importlib.util import find_spec
 from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
 from signal import SIGTERM, signal
 from typing import Annotated, Any, get_type_hints
 
 from driftrate._version import __version__
-from driftrate.errors import DriftrateError, find, needs
+from driftrate.errors import DriftrateError, needs
 from driftrate.race.settings import Race
 
 try:
@@ -51,7 +52,7 @@ def _plainly(command: str) -> Iterator[None]:
     extra, packages = _NEEDED[command]
     try:
         with _terminable(), needs(command, extra):
-            find(*packages)
+            _find(packages)
             yield
     except DriftrateError as error:
         print(f"driftrate: {error}", file=sys.stderr)
@@ -61,6 +62,13 @@ def _plainly(command: str) -> Iterator[None]:
         begin = "\n" if sys.stderr.isatty() else ""
         print(f"{begin}driftrate: stopped; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(130) from stop
+
+
+def _find(packages: Sequence[str]) -> None:
+    """Raise `ModuleNotFoundError` for the first of these that is not installed; import none."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 
 class DriftrateError(Exception):
@@ -48,19 +47,6 @@ def needs(what: str, extra: str, also: str = "") -> Iterator[None]:
         package = str(error.name).partition(".")[0]
         text = f"{what} needs {package}: pip install 'driftrate[{extra}]'{also}"
         raise MissingDependency(text) from error
-
-
-def find(*packages: str) -> None:
-    """Raise `ModuleNotFoundError` for the first of these that is not installed; import none.
-
-    Example:
-        >>> find("numpy", "nothing")
-        Traceback (most recent call last):
-        ModuleNotFoundError: No module named 'nothing'
-    """
-    for package in packages:
-        if find_spec(package) is None:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 class DataError(DriftrateError, OSError):

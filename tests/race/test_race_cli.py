@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -241,6 +243,48 @@ class TestBadInput:
         assert done.exit_code == 2
         assert "cannot write to" in done.stderr
         assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("what", ["text", "parquet"])
+    @pytest.mark.parametrize(
+        ("code", "said"),
+        [(errno.ENOSPC, "No space left on device"), (errno.EROFS, "Read-only file system")],
+    )
+    def test_a_disk_that_is_full_or_read_only_at_the_end(
+        self, tmp_path, monkeypatch, what, code, said
+    ):
+        """The table was shown, the cells are kept, and the same command writes the page."""
+
+        def refuse(*_, **__):
+            raise OSError(code, os.strerror(code))
+
+        arguments = ["race", STREAMS[0], "--methods", METHODS[0], "--out", str(tmp_path / "out")]
+        with monkeypatch.context() as patch:
+            if what == "text":
+                patch.setattr(run, "write_whole", refuse)
+            else:
+                patch.setattr(pq, "write_table", refuse)
+            done = CliRunner().invoke(app, arguments)
+        again = "run again to go on: no cell is played twice"
+        assert done.exit_code == 2
+        assert done.stderr == f"driftrate: cannot write to {tmp_path / 'out'}: {said}; {again}\n"
+        assert METHODS[0] in done.stdout
+        assert not list((tmp_path / "out").glob("*.part"))
+        monkeypatch.setattr(engine, "Child", lambda _: pytest.fail("played again"))
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        assert (tmp_path / "out" / "index.html").exists()
+
+    def test_a_damaged_row_is_said_and_mended(self, tmp_path):
+        arguments = ["race", STREAMS[0], "--methods", METHODS[0], "--defaults-only"]
+        arguments += ["--out", str(tmp_path)]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        base = sqlite3.connect(tmp_path / "race.sqlite")
+        with base:
+            base.execute("UPDATE results SET result = substr(result, 1, 40)")
+        base.close()
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.stderr
+        assert "1 row was damaged, and played again" in done.stdout
+        assert "row was damaged" not in CliRunner().invoke(app, arguments).stdout
 
     def test_a_page_that_cannot_be_written(self, tmp_path):
         (tmp_path / "index.html").mkdir()

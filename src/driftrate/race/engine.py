@@ -12,7 +12,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from driftrate.errors import ConfigError, DriftrateError, MissingDependency
+from driftrate.errors import ConfigError, MissingDependency
 from driftrate.race.cell import Cell, Result
 from driftrate.race.child import Child
 from driftrate.race.store import CellStore
@@ -182,7 +182,7 @@ def _claimed(
     for cell in cells:
         try:
             mine = store.claim(cell, limit)
-        except DriftrateError as problem:
+        except Exception as problem:
             error.append(problem)
             return
         if mine:

@@ -58,7 +58,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
                 _write(out, board, settings, plan, done)
             except OSError as error:
                 said = f"cannot write to {out}: {error.strerror or error}"
-                raise DataError(f"{said}; run again, and no cell is played twice") from error
+                raise DataError(f"{said}; run again to go on: no cell is played twice") from error
         return board
 
     screen = Screen(plan.cells, rows, settings.jobs, show, board_of)
@@ -71,8 +71,8 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
             for cell, result in finished:
                 if store.dropped > dropped:
                     dropped = store.dropped
-                    one = "1 row was" if dropped == 1 else f"{dropped} rows were"
-                    screen.say(f"store {store.path}: {one} damaged; what they held is played again")
+                    rows_were = "1 row was" if dropped == 1 else f"{dropped} rows were"
+                    screen.say(f"store {store.path}: {rows_were} damaged, and played again")
                 results[cell] = result
                 screen.advance(cell, result)
                 if monotonic() - written > _SECONDS_BETWEEN_PAGES:
