@@ -121,6 +121,15 @@ def test_whose_fault_it_is(enter, error, status):
     assert result["message"].startswith(type(error).__name__)
 
 
+@pytest.mark.parametrize(("cap", "model"), [(1.0, "linear"), (3.0, "linear"), (3.0, "mlp")])
+def test_a_rate_without_a_sensible_cap_diverges(cap, model):
+    pytest.importorskip("torch", reason="it is attached to torch's SGD")
+    spec = "synthetic:standstill,dim=40,steps=300"
+    setting = f'{{"max_rate":{cap}}}'
+    result = play(Cell(spec, "MeasuredRate", setting, 0, spec, model=model, batch=16))
+    assert result["status"] == "diverged"
+
+
 @pytest.mark.parametrize("change", ["gone", "grown"])
 def test_a_file_that_changes_while_it_is_played(enter, tmp_path, change):
     path = tmp_path / "a.csv"
