@@ -77,6 +77,16 @@ def test_a_terminal_moves_from_the_start_and_a_stop_has_its_own_line(tmp_path, h
     assert shown.endswith(f"\r\n{STOPPED}\r\n")
 
 
+def test_a_stop_before_anything_is_shown_has_its_own_line(tmp_path):
+    """The terminal shows ^C, and the cursor stays behind it."""
+    early = "import sys; from driftrate.race import run\n"
+    early += "def race(*_): print('^C', end='', flush=True); raise KeyboardInterrupt\n"
+    early += "run.race = race\nfrom driftrate.cli import app; app()"
+    terminal = Terminal([sys.executable, "-c", early, "race", *LONG, "--out", str(tmp_path)])
+    assert plain(terminal.read(None)) == f"^C\r\n{STOPPED}\r\n"
+    assert terminal.close() == 130
+
+
 def test_an_error_has_its_own_line(tmp_path):
     (tmp_path / "index.html" / "in the way").mkdir(parents=True)
     options = ["--methods", "HedgedSGD", "--defaults-only", "--out", str(tmp_path)]
