@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from driftrate.errors import needs
 
 POINTS = 1000
+SMOOTH = 40  # windows of the running mean in a picture
 
 
 class History:
@@ -58,7 +59,13 @@ def plot_memory(history: History, ax: Any = None) -> Any:
         ax = pyplot.subplots(layout="constrained")[1]
     rows, memory = history.points.T
     ax.plot(rows, rows, color="0.7", linestyle="--", label="all of them")
-    ax.plot(rows, memory, label="believed in")
+    # Shares flicker from batch to batch; what drifts is their mean over some time.
+    width = max(len(memory) // SMOOTH, 1)
+    window = np.ones(width)
+    counts = np.convolve(np.ones(len(memory)), window, "same")
+    steady = np.exp(np.convolve(np.log(memory), window, "same") / counts)
+    (line,) = ax.plot(rows, steady, label="believed in")
+    ax.plot(rows, memory, color=line.get_color(), alpha=0.25, linewidth=0.8, zorder=1)
     ax.set(xlabel="rows seen", ylabel="past rows", yscale="log")
     ax.legend()
     return ax
