@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from types import SimpleNamespace
 
@@ -98,17 +97,6 @@ NAMES = {
 }  # fmt: skip
 
 
-def missing(loop, method):
-    """Whether what the lines need is not installed here."""
-    if contestants()[method].available() is not None:
-        return True
-    return (
-        loop in ("sklearn", "river")
-        and method.startswith("Hedged")
-        and not hasattr(importlib.import_module(f"driftrate.{loop}"), "ShiftRegressor")
-    )
-
-
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(
     ("loop", "method"), [(loop, method) for loop, methods in FORMS.items() for method in methods]
@@ -116,8 +104,10 @@ def missing(loop, method):
 def test_the_lines_run(loop, method, task):
     pytest.importorskip(loop, reason="its loop is run")
     model = contestants()[method].models[0]
-    if missing(loop, method) or (method, task == "regression") == ("bayesian regression", False):
-        pytest.skip(f"{method} is not in {loop} here, or not for {task}")
+    if (reason := contestants()[method].available()) is not None:
+        pytest.skip(f"{method} {reason}")
+    if method == "bayesian regression" and task != "regression":
+        pytest.skip("it is of numbers alone")
     code = module._code(loop, method, task, model, ROWS)
     names, extra = NAMES[loop](task, method)
     if isinstance(extra, dict):

@@ -14,7 +14,8 @@ CURVE_POINTS = 200
 # A mean loss above this many times that of predicting nothing (a score of 0) is a divergence.
 _ABSURD = 1000.0
 
-Status = Literal["ok", "diverged", "failed", "timeout"]
+# `not played`: through no fault of the method; it has no rank, and the same command plays it.
+Status = Literal["ok", "diverged", "failed", "timeout", "not played"]
 
 
 @dataclass(frozen=True, kw_only=True)

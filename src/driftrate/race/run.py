@@ -24,6 +24,7 @@ from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
 from driftrate.race.shelf import PAGE, links, mark, put_aside
 from driftrate.race.store import CellStore
+from driftrate.race.words import not_played
 
 _SECONDS_BETWEEN_PAGES = 20.0
 
@@ -48,37 +49,43 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     plan = make_plan(settings, contestants())
     rows = {spec: source.rows for spec, source in plan.sources.items()}
     cells = [*plan.cells, *plan.checks]
-    screen = Screen(cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
 
-    def publish(write: bool) -> Leaderboard:
+    def board_of(results: Mapping[Cell, Result]) -> Leaderboard:
         raced = {cell: result for cell, result in results.items() if not cell.shuffle}
         shown, names = spread(raced, plan)
-        board = Leaderboard(shown, plan.contestants, names)
+        return Leaderboard(shown, plan.contestants, names)
+
+    def publish() -> Leaderboard:
+        board = board_of(results)
         if board.streams:
-            screen.draw(board)
-        if board.streams and write:
             try:
                 _write(out, board, settings, plan, results)
             except OSError as error:
-                said = f"cannot write to {out}: {error.strerror}; run again to go on"
-                raise DataError(said) from error
+                said = f"cannot write to {out}: {error.strerror or error}"
+                raise DataError(f"{said}; run again to go on: no cell is played twice") from error
         return board
 
+    screen = Screen(cells, rows, settings.jobs, show, board_of)
     with CellStore(out / "race.sqlite") as store, screen:
         written = monotonic()
         how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
         finished = run(cells, store, **how)
+        dropped = 0
         try:
             for cell, result in finished:
+                if store.dropped > dropped:
+                    dropped = store.dropped
+                    rows_were = "1 row was" if dropped == 1 else f"{dropped} rows were"
+                    screen.say(f"store {store.path}: {rows_were} damaged, and played again")
                 results[cell] = result
-                if screen.advance(cell, result):
-                    due = monotonic() - written > _SECONDS_BETWEEN_PAGES
-                    publish(write=due)
-                    written = monotonic() if due else written
+                screen.advance(cell, result)
+                if monotonic() - written > _SECONDS_BETWEEN_PAGES:
+                    publish()
+                    written = monotonic()
         finally:
             finished.close()
-            board = publish(write=True)
+            board = publish()
     return board
 
 
@@ -86,12 +93,14 @@ def _write(
     out: Path, board: Leaderboard, settings: Race, plan: Plan, results: Mapping[Cell, Result]
 ) -> None:
     others = links(put_aside(out, settings))
-    rows = [asdict(row) for row in board.rows]
+    rows = [asdict(row) for row in (*board.rows, *board.unplayed)]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
-    done, count = len(results), len(plan.cells) + len(plan.checks)
+    done = sum(one["status"] != "not played" for one in results.values())
+    count = len(plan.cells) + len(plan.checks)
     part = "" if done == count else f"Not finished: {done} of {count} cells. "
+    part += "".join(f"{line} " for line in not_played(board.unplayed))
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     late = f"labels {settings.delay:,} rows late, " if settings.delay else ""
     lead = f"{part}Batches of {settings.batch}, {late}{seeds}, driftrate {driftrate.__version__}."

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from driftrate.race.cell import one_line
+from driftrate.race.endings import ending
 from driftrate.race.late import Waiting
 from driftrate.race.networks.phases import BATCH, Phase
 
@@ -43,7 +45,8 @@ class Played:
 
     The error is squared for a regression, else the share of wrong classes. `nothing` is the loss
     of a score of 0 for every row; `regret` is there where the best weights are known. `status` is
-    `ok`, `timeout`, or `diverged` with a first loss that is not finite, at which it ends.
+    `ok`, `timeout`, or `diverged` with a first loss that is not finite, at which it ends, or which
+    the method refused, as `message` says.
     """
 
     loss: npt.NDArray[np.float64]
@@ -55,6 +58,7 @@ class Played:
     rates: list[tuple[int, float | None]] = field(repr=False)
     seconds: float
     status: str = "ok"
+    message: str = ""
 
     def mean(self, phase: str | None = None, of: str = "loss") -> float:
         """Return the mean loss or error over a phase, or over all that was learned from."""
@@ -132,25 +136,34 @@ def play(
             if deadline is not None and time.monotonic() >= deadline:
                 return tally.end("timeout", time.perf_counter() - begin)
             xs, ys = x[first : first + block], y[first : first + block]
-            if phase.learn and not waiting.steps:
-                scores = [learner.learn(a, b) for a, b in zip(xs, ys, strict=True)]
-            elif phase.learn:
-                scores = [_learn_late(learner, waiting, pair) for pair in zip(xs, ys, strict=True)]
-            else:
-                scores = [learner.scores(a) for a in xs]
-            if not tally.add(phase, first, torch.stack(scores), ys, learner.rate):
+            scores: list[torch.Tensor] = []
+            said = ""
+            try:
+                for pair in zip(xs, ys, strict=True):
+                    scores.append(_next(learner, phase.learn, waiting, pair))  # noqa: PERF401
+            except Exception as error:
+                if ending(error) != "diverged":
+                    raise
+                said = one_line(error)
+            done = len(scores)
+            if done and not tally.add(phase, first, torch.stack(scores), ys[:done], learner.rate):
                 return tally.end("diverged", time.perf_counter() - begin)
+            if said:
+                return tally.end("diverged", time.perf_counter() - begin, said)
     return tally.end("ok", time.perf_counter() - begin)
 
 
-def _learn_late(
+def _next(
     learner: Learner,
+    learn: bool,
     waiting: Waiting[tuple[torch.Tensor, torch.Tensor]],
     pair: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
-    """Return the scores of a batch, and train on the one whose labels have arrived."""
+    """Return the scores of a batch; train on it, or on the one whose labels have arrived."""
+    if learn and not waiting.steps:
+        return learner.learn(*pair)
     scores = learner.scores(pair[0])
-    if (arrived := waiting.push(pair)) is not None:
+    if learn and (arrived := waiting.push(pair)) is not None:
         learner.learn(*arrived)
     return scores
 
@@ -206,7 +219,7 @@ class _Tally:
         self.rates.append((self.steps, rate if rate is None or isfinite(rate) else 0.0))
         return kept == steps
 
-    def end(self, status: str, seconds: float) -> Played:
+    def end(self, status: str, seconds: float, message: str = "") -> Played:
         """Return all of it."""
         empty = np.empty(0)
         whole = {key: np.concatenate(pieces) for key, pieces in self.pieces.items()}
@@ -220,4 +233,5 @@ class _Tally:
             rates=self.rates,
             seconds=seconds,
             status=status,
+            message=message,
         )
