@@ -17,7 +17,7 @@ from driftrate.race.sources import Source
 from driftrate.race.words import figures, share
 
 # Cheap ones, those to believe first; the first two that take part are played.
-_METHODS = (FLAGSHIP, "HedgedSGD", "adam", "sgd")
+_METHODS = (FLAGSHIP, "HedgedSGD", "Pursuit", "adam", "sgd")
 _MOST_METHODS = 2
 _ORDERS = 4
 # Longer streams are not held in memory.
