@@ -160,7 +160,7 @@ class TestBadInput:
             (["synthetic:spiral", "--methods", "adm"], "did you mean adam"),
             (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean Hedged or HedgedSGD?"),
             (["synthetic:spiral", "--engine", "loco"], "choose from local, dask"),
-            (["synthetic:spiral", "--target", "y"], "target and time are for files"),
+            (["synthetic:spiral", "--target", "y"], "sep are for files"),
             (["synthetic:moon"], "moon"),
         ],
     )

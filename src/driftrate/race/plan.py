@@ -80,7 +80,8 @@ def _readings(race: Race) -> dict[str, Reading]:
     if race.suite is not None:
         for spec in specifications():
             target = "y" if _is_file(spec) else None
-            found.setdefault(spec, replace(plain, model="mlp", target=target))
+            # The plain scale is the protocol's, whatever other streams are scaled by.
+            found.setdefault(spec, replace(plain, model="mlp", target=target, scale="plain"))
     if race.texts is not None:
         found[f"texts:{race.texts}"] = replace(plain, model="mlp")
     return found
