@@ -186,7 +186,8 @@ class Scanner:
         return column, self._warnings()
 
     def _warnings(self) -> list[str]:
-        name, told = self.name, []
+        name = self.name
+        told: list[str] = []
         if self.commas and not self.sure and self.told is None:
             raise ConfigError(
                 f"column {name!r} may hold thousands or decimals (1,234):"

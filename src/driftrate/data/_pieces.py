@@ -91,8 +91,8 @@ def separator(path: Path, sep: str | None = None) -> str | None:
 
 def _first_line(path: Path) -> str:
     try:
-        opened = gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
-        with opened as file:
+        open_file = gzip.open if path.name.lower().endswith(".gz") else open
+        with open_file(path, "rb") as file:
             line = file.readline(PIECE_BYTES)
     except (OSError, EOFError) as error:
         raise _unreadable(path, error) from error

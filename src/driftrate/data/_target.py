@@ -161,8 +161,7 @@ class TargetScanner:
         known: set[Any] | None = self.texts if self.style is None else self.levels
         count = _MOST_LEVELS + 1 if known is None else len(known)
         self._check_units()
-        why, warnings = self._why(count)
-        classes = why.endswith("classes")
+        classes, why, warnings = self._why(count)
         if classes and known is None:
             most = "more than 1,000 classes: for numbers use a regression (--task regression)"
             raise DataError(f"target {self.name!r} has {most}")
@@ -186,39 +185,41 @@ class TargetScanner:
             raise ConfigError(f"target {self.name!r} may hold thousands or decimals (1,234): {ask}")
         mixed_units(self.name, self.marks)
 
-    def _why(self, count: int) -> tuple[str, list[str]]:
-        """Return why it is of classes or numbers, the last word saying which; and warnings."""
-        name, levels = self.name, f"{count:,}{' or more' * (count > _MOST_LEVELS)} levels"
+    def _why(self, count: int) -> tuple[bool, str, list[str]]:
+        """Return whether it is of classes, why, and warnings."""
+        levels = f"{min(count, _MOST_LEVELS):,}{' or more' * (count > _MOST_LEVELS)} levels"
         if self.style is None:
-            text = f"text of {levels}"
-            if self.wanted == "numbers":
-                raise DataError(f"target {name!r} holds text: a regression needs numbers")
-            many = count > MOST_CLASSES and count > self.rows / 4
-            if many and self.wanted is None and self.kind is None and count <= _MOST_LEVELS:
-                raise ConfigError(
-                    f"target {name!r} is text of {levels} in {self.rows:,} rows: mend it if it"
-                    " should hold numbers, or say --task classes"
-                )
-            return f"{text}: classes", []
-        whole = "whole numbers" if self.whole else "numbers"
+            self._check_text(count, levels)
+            return True, f"text of {levels}", []
+        what = f"{'whole ' * self.whole}numbers of {levels}"
         if self.wanted is not None:
-            return f"{whole} of {levels}, as asked for: {self.wanted}", []
+            return self.wanted == "classes", f"{what}, and is asked for so", []
         if not self.whole or self.style != "plain":
-            return f"{whole} of {levels}: numbers", []
+            return False, what, []
         if count > MOST_CLASSES:
-            return f"whole numbers of more than {MOST_CLASSES} levels: numbers", self._labels(count)
+            return False, f"{what}, more than {MOST_CLASSES}", self._labels(count)
         if self.real and count > 2:
             raise ConfigError(
-                f"target {name!r} holds {count} whole numbers written as reals, classes or"
+                f"target {self.name!r} holds {count} whole numbers written as reals, classes or"
                 " amounts: say --task classes or --task regression"
             )
         told = []
         if count > _FEW:
             told.append(
-                f"target {name!r} is read as {count} classes: if it holds amounts, say"
+                f"target {self.name!r} is read as {count} classes: if it holds amounts, say"
                 " --task regression"
             )
-        return f"whole numbers of {levels}: classes", told
+        return True, what, told
+
+    def _check_text(self, count: int, levels: str) -> None:
+        if self.wanted == "numbers":
+            raise DataError(f"target {self.name!r} holds text: a regression needs numbers")
+        many = MOST_CLASSES < count <= _MOST_LEVELS and count > self.rows / 4
+        if many and self.wanted is None and self.kind is None:
+            raise ConfigError(
+                f"target {self.name!r} is text of {levels} in {self.rows:,} rows: mend it if it"
+                " should hold numbers, or say --task classes"
+            )
 
     def _labels(self, count: int) -> list[str]:
         """Return a warning where amounts look like labels: 0 ... k - 1 or 1 ... k, each there."""

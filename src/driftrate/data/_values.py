@@ -29,14 +29,12 @@ def _marked(parted: str, decimals: str) -> str:
     return rf"{_SIGN}\s*{_MARK}\s*{_SIGN}({whole}{decimals}|\.\d+)\s*{_MARK}"
 
 
-_STYLES: dict[Style, str] = {
-    style: rf"^\s*({form}|{_INFINITE})\s*$"
-    for style, form in (
-        ("plain", _PLAIN),
-        ("marked", _marked(",", r"(\.\d*)?")),
-        ("decimal-comma", _marked(r"[. ’']", r"(,\d*)?")),
-    )
+_FORMS: dict[Style, str] = {
+    "plain": _PLAIN,
+    "marked": _marked(",", r"(\.\d*)?"),
+    "decimal-comma": _marked(r"[. ’']", r"(,\d*)?"),
 }
+_STYLES = {style: rf"^\s*({form}|{_INFINITE})\s*$" for style, form in _FORMS.items()}
 # Commas of thousands, where nothing else would write the number so: 1,234 alone may be 1.234.
 _SURE = r"\.|,\d{3},|^\D*[1-9]\d{0,2}\D*$|[$£¥]"
 _TIME = r"^\s*\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|[+-]\d{2}(:?\d{2})?)?)?\s*$"

@@ -176,8 +176,9 @@ def open_table(
 @lru_cache(maxsize=32)
 def _open(path: Path, stamp: tuple[int, int], sep: str | None, *what: Any) -> Table:
     """Scan a file once; size and modification time are there for the cache alone."""
-    *others, told = what
-    return scan_table(path.name, lambda: pieces(path, sep), *others, dict(told))
+    names, target, time, kind, drop, told = what
+    asked = (names, target, time, kind, drop, dict(told))
+    return scan_table(path.name, lambda: pieces(path, sep), *asked)
 
 
 def scan_table(
@@ -196,22 +197,10 @@ def scan_table(
     `name` is what errors call the table.
     """
     kinds = kinds or {}
-    if target is None:
-        raise ConfigError(
-            f"{name}: name the column to predict (--target); columns are {_list(names)}"
-        )
-    named = [("target", target), ("time", time), *(("dropped", one) for one in drop)]
-    _check_names(name, names, [*named, *(("told", one) for one in kinds)])
-    if time == target:
-        raise ConfigError(f"{name}: time and target are both {target!r}; they must differ")
-    if {target, time} & set(drop):
-        raise ConfigError(f"{name}: a target or time cannot be dropped")
+    _check_asked(name, names, target, time, drop, kinds)
+    assert target is not None
     from driftrate.data import _columns, _target
 
-    for column, told in kinds.items():
-        if told not in _columns.KINDS:
-            choices = ", ".join(_columns.KINDS)
-            raise ConfigError(f"the kind of {column!r} must be one of {choices}, got {told!r}")
     features = [column for column in names if column not in (target, time, *drop)]
     scanners = [_columns.Scanner(column, kinds.get(column)) for column in features]
     if not scanners:
@@ -253,6 +242,32 @@ def scan_table(
             f" memory ({needed / 2**20:,.0f} MB): sort the file first"
         )
     return table
+
+
+def _check_asked(
+    name: str,
+    names: Sequence[str],
+    target: str | None,
+    time: str | None,
+    drop: Sequence[str],
+    kinds: Mapping[str, str],
+) -> None:
+    """Raise `ConfigError` where what is asked for is not there or makes no sense."""
+    from driftrate.data._columns import KINDS
+
+    if target is None:
+        asks = "name the column to predict (--target)"
+        raise ConfigError(f"{name}: {asks}; columns are {_list(names)}")
+    named = [("target", target), ("time", time), *(("dropped", one) for one in drop)]
+    _check_names(name, names, [*named, *(("told", one) for one in kinds)])
+    if time == target:
+        raise ConfigError(f"{name}: time and target are both {target!r}; they must differ")
+    if {target, time} & set(drop):
+        raise ConfigError(f"{name}: a target or time cannot be dropped")
+    for column, told in kinds.items():
+        if told not in KINDS:
+            choices = ", ".join(KINDS)
+            raise ConfigError(f"the kind of {column!r} must be one of {choices}, got {told!r}")
 
 
 def _check_names(name: str, names: Sequence[str], asked: Sequence[tuple[str, str | None]]) -> None:

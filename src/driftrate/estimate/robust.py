@@ -11,6 +11,7 @@ Floats = npt.NDArray[np.float64]
 _CHUNK = 16  # rows taken in at once
 _RECENT = 2 * _CHUNK
 _OUTLYING = 5.0  # deviations
+_NEAR = 3.0  # deviations up to which the rows that a scale begins with count in full
 _NORMAL = 1.4826  # a normal deviation over its median absolute deviation
 _MEAN = 1.2533  # and over its mean absolute deviation
 
@@ -25,9 +26,10 @@ class RobustScale:
 
     after N rows. So one absurd row moves the scale by a few per cent at most, while a lasting move
     counts in full. Where even r > 5 s, the latest rows are not those that m and s tell of: these
-    begin anew, from the median and the median absolute deviation of the latest 32 rows. A column of
-    two values cannot be spoilt, and a column that tells a lasting state must not be centred anew in
-    each: it has the mean and deviation of all its rows.
+    begin anew, from the median of the latest 32 rows and their deviation, clipped at three times
+    the median one; so do those of the first rows. A column of two values cannot be spoilt, and one
+    that tells a lasting state must not be centred anew in each: it has the mean and deviation of
+    all its rows.
 
     A column that has not varied yet gives the sign of x - m. A missing value becomes 0.
 
@@ -109,7 +111,11 @@ class RobustScale:
         centre = _median(recent)
         apart = np.abs(recent - centre)
         deviation = _NORMAL * _median(apart)
+        # The median alone is a rough measure of few rows.
+        unit = np.where(deviation > 0, deviation, 1.0)
+        near = np.minimum(apart / unit, _NEAR)
         flat = deviation == 0
+        deviation = deviation * np.sqrt(np.nanmean(near**2, axis=0))
         if flat.any():
             deviation[flat] = _MEAN * np.nanmean(apart[:, flat], axis=0)
         self._centre[which], self._deviation[which] = centre, deviation
@@ -136,4 +142,5 @@ def _median(x: Floats) -> Floats:
     """Return the lower median of each column, NaN left out."""
     valid = (~np.isnan(x)).sum(axis=0)
     place = np.maximum(valid - 1, 0) // 2
-    return np.take_along_axis(np.sort(x, axis=0), place[None], axis=0)[0]
+    middle: Floats = np.take_along_axis(np.sort(x, axis=0), place[None], axis=0)[0]
+    return middle

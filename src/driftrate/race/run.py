@@ -14,9 +14,12 @@ from driftrate.race.cell import Cell, Result
 from driftrate.race.contestants import contestants
 from driftrate.race.engine import check_engine, run
 from driftrate.race.figures import spread
+from driftrate.race.intake import Intake, intake
 from driftrate.race.leaderboard import Leaderboard, Row
 from driftrate.race.page import render_race
 from driftrate.race.plan import Plan, make_plan
+from driftrate.race.reading_page import reading_section
+from driftrate.race.reading_words import lines
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
 from driftrate.race.store import CellStore
@@ -27,7 +30,8 @@ _SECONDS_BETWEEN_PAGES = 20.0
 def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """Run a race, write its table as JSON, Parquet and a page, and return it.
 
-    The files are `leaderboard.json`, `leaderboard.parquet` and `index.html`. Finished cells are
+    The files are `leaderboard.json`, `leaderboard.parquet`, `reading.json`, which says how every
+    stream was read, and `index.html`. Finished cells are
     kept in `race.sqlite`, and only what is missing there is played: a race that was stopped goes on
     where it was.
 
@@ -41,6 +45,9 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """
     check_engine(settings.engine, settings.scheduler)
     plan = make_plan(settings, contestants())
+    read = intakes(plan)
+    if show:
+        print("\n".join(line for one in read for line in lines(one)))
     rows = {spec: source.rows for spec, source in plan.sources.items()}
     screen = Screen(plan.cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
@@ -52,7 +59,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
             screen.draw(board)
         if board.streams and write:
             try:
-                _write(out, board, settings, plan, len(results))
+                _write(out, board, settings, plan, read, len(results))
             except OSError as error:
                 said = f"cannot write to {out}: {error.strerror}; run again to go on"
                 raise DataError(said) from error
@@ -75,15 +82,34 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     return board
 
 
-def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int) -> None:
+def check(settings: Race) -> list[str]:
+    """Return what a race would read, in lines, without playing anything.
+
+    Raises:
+        DriftrateError: The settings do not fit, or a stream cannot be read.
+    """
+    found = intakes(make_plan(settings, contestants()))
+    return [line for one in found for line in lines(one, whole=True)]
+
+
+def intakes(plan: Plan) -> list[Intake]:
+    """Return what was read of every stream of a plan."""
+    return [intake(spec, one, plan.readings[spec]) for spec, one in plan.sources.items()]
+
+
+def _write(
+    out: Path, board: Leaderboard, settings: Race, plan: Plan, read: list[Intake], done: int
+) -> None:
     rows = [asdict(row) for row in board.rows]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
+    told = [asdict(one) for one in read]
+    write_whole(out / "reading.json", json.dumps(told, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
-    write_whole(out / "index.html", render_race(board, lead, plan.absent))
+    write_whole(out / "index.html", render_race(board, lead, plan.absent, reading_section(read)))
 
 
 def _write_parquet(path: Path, rows: list[dict[str, object]]) -> None:
