@@ -42,7 +42,7 @@ class RobustScale:
         >>> scale = RobustScale(1)
         >>> scale.update(np.array([[1.0], [2.0], [3.0], [1e9]]))
         >>> scale(np.array([[3.0], [np.nan]])).round(2).tolist()
-        [[0.67], [0.0]]
+        [[0.43], [0.0]]
 
     Reference:
         Huber (1964), "Robust estimation of a location parameter".
