@@ -97,11 +97,11 @@ FILES = [
         ["2 numbers", "b  number    written as $1,234.50"],
     ),
     Awkward(
-        "thousands_alone.csv", table(sep=";", a=A, y=[f"{1000 + i:,}" for i in range(ROWS)]),
+        "thousands_alone.csv", table(sep=";", a=A, y=[f"{1000 + i % 97:,}" for i in range(ROWS)]),
         error="'y' may hold thousands or decimals (1,234): say --kind y=number or --kind",
     ),
     Awkward(
-        "thousands_told.csv", table(sep=";", a=A, y=[f"{1000 + i:,}" for i in range(ROWS)]),
+        "thousands_told.csv", table(sep=";", a=A, y=[f"{1000 + i % 97:,}" for i in range(ROWS)]),
         ["'y': a number"], options=(*TARGET, "--kind", "y=number"),
     ),
     Awkward(
@@ -111,6 +111,11 @@ FILES = [
     Awkward(
         "german.csv", table(sep=";", a=map(german, 1e4 * A), y=[f"{german(y)} €" for y in Y]),
         ["a  number    written as 1.234,50", "'y': a number"],
+    ),
+    Awkward(
+        "german_dots.csv",
+        table(sep=";", a=[f"{1 + i % 9}.234" for i in range(ROWS)], b=map(german, B), y=Y),
+        error="column 'a' may hold thousands or decimals (1.234): say --kind a=number or",
     ),
     Awkward("per_cent.csv", table(a=[f"{a:.1f} %" for a in A], y=Y), ["written as $1,234.50"]),
     Awkward(
@@ -252,6 +257,10 @@ FILES = [
         "growing.csv", table(a=A, y=GROWN),
         ["never clipped", "it moves faster than its scale; predict its logarithm or its changes"],
         unsaid=(),
+    ),
+    Awkward(
+        "in_order_of_classes.csv", table(a=A, y=np.sort(FIVE)),
+        ["warning: the rows come in the order of target 'y'"], unsaid=(),
     ),
     Awkward(
         "missing_targets.csv", table(a=A, y=put(Y, _5="", _6="NA", _7="<NA>")),

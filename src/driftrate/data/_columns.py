@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from driftrate.data import _values
-from driftrate.data._target import mixed_units
-from driftrate.errors import ConfigError, DataError
+from driftrate.data._signs import Signs
+from driftrate.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal["number", "category", "time"]
@@ -78,12 +78,10 @@ class Scanner:
     kind: Kind | None = None
     style: _values.Style = "plain"
     levels: dict[str, None] = field(default_factory=dict)
-    marks: set[str] = field(default_factory=set)
+    signs: Signs = field(default_factory=Signs)
     rows: int = 0
     gaps: int = 0
     infinite: int = 0
-    commas: bool = False
-    sure: bool = False
     whole: bool = True
     rising: bool = True
     falls: bool = False
@@ -110,11 +108,8 @@ class Scanner:
                     break
                 self.levels[level] = None
             return
-        if self.style != "plain":
-            if self.style == "marked":
-                commas, sure = _values.says_thousands(array)
-                self.commas, self.sure = self.commas or commas, self.sure or sure
-            self.marks |= _values.marks(array)
+        if self.kind == "number" and _values.is_text(array.type):
+            self.signs.look(array, self.style)
         values = _read(array, self.name, start, self.kind or "number", self.style)
         self.gaps += int(np.isnan(values).sum())
         self.infinite += int(np.isinf(values).sum())
@@ -169,8 +164,10 @@ class Scanner:
                 return "index: whole numbers that rise from row to row"
         return None
 
-    def column(self) -> tuple[Column, list[str]]:
-        """Return what was learnt, and warnings."""
+    def column(self, commas: bool) -> tuple[Column, list[str]]:
+        """Return what was learnt, and warnings; `commas`: are there decimal commas in the table?"""
+        if self.told is None:
+            self.signs.check("column", self.name, commas)
         levels = tuple(self.levels)[:MOST_LEVELS] if self.kind == "category" else ()
         column = Column(
             self.name,
@@ -188,12 +185,6 @@ class Scanner:
     def _warnings(self) -> list[str]:
         name = self.name
         told: list[str] = []
-        if self.commas and not self.sure and self.told is None:
-            raise ConfigError(
-                f"column {name!r} may hold thousands or decimals (1,234):"
-                f" say --kind {name}=number or --kind {name}=decimal-comma"
-            )
-        mixed_units(name, self.marks)
         if self.told is not None:
             return told
         if self.kind == "category":

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from driftrate.data import _values
+from driftrate.data._signs import Signs
 from driftrate.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]
@@ -68,9 +69,7 @@ class TargetScanner:
     begun: bool = False
     whole: bool = True
     real: bool = False  # whether they are written as reals
-    commas: bool = False
-    sure: bool = False
-    marks: set[str] = field(default_factory=set)
+    signs: Signs = field(default_factory=Signs)
     texts: set[str] | None = field(default_factory=set)
     levels: set[float] | None = field(default_factory=set)
     low: float = np.inf
@@ -97,11 +96,7 @@ class TargetScanner:
         self.infinite += int(np.isinf(values).sum())
         self.rows += int(there.sum())
         if _values.is_text(array.type):
-            if self.style == "marked":
-                commas, sure = _values.says_thousands(present)
-                self.commas, self.sure = self.commas or commas, self.sure or sure
-            if self.style != "plain":
-                self.marks |= _values.marks(present)
+            self.signs.look(present, self.style)
             self.real = self.real or bool(
                 pc.any(pc.match_substring_regex(_values.as_text(present), r"[.eE]")).as_py()
             )
@@ -156,11 +151,12 @@ class TargetScanner:
             self.levels |= set(found[: _MOST_LEVELS + 1].tolist())
             self.levels = self.levels if len(self.levels) <= _MOST_LEVELS else None
 
-    def target(self) -> tuple[Target, list[str]]:
-        """Return the target, and warnings."""
+    def target(self, commas: bool) -> tuple[Target, list[str]]:
+        """Return the target, and warnings; `commas`: are there decimal commas in the table?"""
         known: set[Any] | None = self.texts if self.style is None else self.levels
         count = _MOST_LEVELS + 1 if known is None else len(known)
-        self._check_units()
+        if self.kind is None:
+            self.signs.check("target", self.name, commas)
         classes, why, warnings = self._why(count)
         if classes and known is None:
             most = "more than 1,000 classes: for numbers use a regression (--task regression)"
@@ -178,12 +174,6 @@ class TargetScanner:
         levels = tuple(sorted(known))
         names = tuple(str(int(v)) if v == int(v) else f"{v!r}" for v in levels)
         return Target(self.name, names, why, self.style, levels, *extremes), warnings
-
-    def _check_units(self) -> None:
-        ask = f"say --kind {self.name}=number or --kind {self.name}=decimal-comma"
-        if self.commas and not self.sure and self.kind is None:
-            raise ConfigError(f"target {self.name!r} may hold thousands or decimals (1,234): {ask}")
-        mixed_units(self.name, self.marks)
 
     def _why(self, count: int) -> tuple[bool, str, list[str]]:
         """Return whether it is of classes, why, and warnings."""
@@ -230,11 +220,3 @@ class TargetScanner:
             f"target {self.name!r} is read as numbers: it holds {span}; if they are labels, say"
             " --task classes"
         ]
-
-
-def mixed_units(name: str, found: set[str]) -> None:
-    """Raise `DataError` where some values carry another sign than others."""
-    signs = found - {""}
-    if len(signs) > 1 or ("%" in signs and "" in found):
-        shown = " and ".join(sorted(repr(one) if one else "none" for one in found))
-        raise DataError(f"column {name!r} has values with different signs ({shown}): make them one")

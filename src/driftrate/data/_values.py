@@ -35,8 +35,6 @@ _FORMS: dict[Style, str] = {
     "decimal-comma": _marked(r"[. ’']", r"(,\d*)?"),
 }
 _STYLES = {style: rf"^\s*({form}|{_INFINITE})\s*$" for style, form in _FORMS.items()}
-# Commas of thousands, where nothing else would write the number so: 1,234 alone may be 1.234.
-_SURE = r"\.|,\d{3},|^\D*[1-9]\d{0,2}\D*$|[$£¥]"
 _TIME = r"^\s*\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|[+-]\d{2}(:?\d{2})?)?)?\s*$"
 _DATE = r"^\s*\d{1,4}[/.]\d{1,2}[/.]\d{1,4}(\D.*)?$"
 _ZONE = r"(Z|:\d{2}(\.\d+)?\s*[+-]\d{2}(:?\d{2})?)\s*$"
@@ -65,7 +63,7 @@ def style_of(array: Any) -> Style | None:
     Where two ways fit, it is the plainer one.
     """
     there = len(array) - array.null_count
-    found = {style: _count(array, form) for style, form in _STYLES.items()}
+    found = {style: count(array, form) for style, form in _STYLES.items()}
     best = max(found, key=lambda style: found[style])
     return best if 2 * found[best] > there else None
 
@@ -74,17 +72,12 @@ def mostly_times(array: Any) -> bool:
     """Return whether more than half of what is there are ISO timestamps."""
     if not is_text(array.type):
         return bool(pa.types.is_temporal(array.type))
-    return bool(2 * _count(array, _TIME) > len(array) - array.null_count)
+    return bool(2 * count(array, _TIME) > len(array) - array.null_count)
 
 
 def mostly_dates(array: Any) -> bool:
     """Return whether more than half of what is there looks like dates that are not ISO."""
-    return bool(2 * _count(array, _DATE) > len(array) - array.null_count)
-
-
-def says_thousands(array: Any) -> tuple[bool, bool]:
-    """Return whether values of the marked style have commas, and whether these part thousands."""
-    return _count(array, ",") > 0, _count(array, _SURE) > 0
+    return bool(2 * count(array, _DATE) > len(array) - array.null_count)
 
 
 def marks(array: Any) -> set[str]:
@@ -93,7 +86,8 @@ def marks(array: Any) -> set[str]:
     return set(pc.unique(kept.drop_null()).to_pylist())
 
 
-def _count(array: Any, form: str) -> int:
+def count(array: Any, form: str) -> int:
+    """Return how many values of an array match a form."""
     return pc.sum(pc.match_substring_regex(as_text(array), form)).as_py() or 0
 
 
@@ -147,7 +141,7 @@ def _parsed(array: Any, name: str, start: int) -> Any:
     text = pc.utf8_trim_whitespace(as_text(array))
     expected = "ISO timestamps (2024-01-31 09:30:00) are expected"
     refuse(text, name, start, _TIME, f"text where {expected}")
-    zoned = _count(text, _ZONE)
+    zoned = count(text, _ZONE)
     if 0 < zoned < len(text) - text.null_count:
         raise DataError(f"column {name!r} has times with a zone and times without: make them alike")
     try:

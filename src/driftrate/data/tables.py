@@ -216,7 +216,8 @@ def scan_table(
         order.look(piece, start)
     if not labels.rows:
         raise DataError(f"{name} has no rows with a target: nothing to learn from")
-    label, warnings = labels.target()
+    commas = any(one.style == "decimal-comma" for one in (labels, *scanners))
+    label, warnings = labels.target(commas)
     left_out = [(column, "left out, as asked for") for column in drop]
     columns = []
     for scanner in scanners:
@@ -224,7 +225,7 @@ def scan_table(
         if reason is not None:
             left_out.append((scanner.name, reason))
             continue
-        column, said = scanner.column()
+        column, said = scanner.column(commas)
         columns.append(column)
         warnings += said
     if not columns:

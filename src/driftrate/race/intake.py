@@ -200,8 +200,14 @@ class _Look:
         by_value = np.zeros(table.width, dtype=int)
         self.rows = self.far = 0
         self.farthest = self._value = self._total = 0.0
+        self._rises = self._falls = 0
+        last = np.nan
         pieces = islice(cut(table.chunks(), source.batch), min(source.steps + 1, most))
         for place, (x, y) in enumerate(pieces):
+            steps = np.diff(y, prepend=last)
+            self._rises += int((steps > 0).sum())
+            self._falls += int((steps < 0).sum())
+            last = y[-1]
             if place:
                 features, label = scales(x, y, source.task)
                 by_value += (np.abs(features) >= CLIP).sum(axis=0)
@@ -236,6 +242,13 @@ class _Look:
     def warnings(self) -> list[str]:
         """Return what does not fit its scale."""
         found = []
+        name, levels = self._table.target.name, len(self._table.classes or ())
+        changes = self._rises + self._falls
+        if min(self._rises, self._falls) == 0 or changes < levels + levels // 2:
+            found.append(
+                f"the rows come in the order of target {name!r}: in another order, as --time gives,"
+                " a race says more"
+            )
         for one, count in zip(self._table.columns, self.clipped, strict=True):
             if one.infinite:
                 found.append(f"column {one.name!r} is infinite {one.infinite:,} times: missing")
@@ -252,7 +265,7 @@ class _Look:
             )
         elif self.far > _MUCH_FAR * self.rows:
             found.append(
-                f"target {self._table.target.name!r} is beyond ±{CLIP:g} deviations in"
+                f"target {name!r} is beyond ±{CLIP:g} deviations in"
                 f" {100 * self.far / self.rows:.0f} % of the rows: it moves faster than its scale;"
                 " predict its logarithm or its changes"
             )

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from driftrate.race.intake import ColumnRead, Intake
 
+WARNING = "  warning: "
 _PLURAL = {"number": "numbers", "category": "categories", "time": "times"}
+
+
+_MANY = 3  # streams, beyond which each has one line and its warnings
+
+
+def at_start(found: Sequence[Intake]) -> list[str]:
+    """Return what was read of all streams of a race, in as many lines as one reads."""
+    every = [line for one in found for line in lines(one)]
+    return [one for one in every if len(found) <= _MANY or one[0] != " " or WARNING in one]
 
 
 def lines(one: Intake, whole: bool = False) -> list[str]:
@@ -31,7 +42,7 @@ def lines(one: Intake, whole: bool = False) -> list[str]:
             said = column_words(column, one.looked)
             found.append(f"           {column.name:{width}}  {column.kind:8}  {said}".rstrip())
     found += [f"  left out {name!r}: {reason}" for name, reason in one.left_out.items()]
-    return found + [f"  warning: {warning}" for warning in one.warnings]
+    return found + [f"{WARNING}{warning}" for warning in one.warnings]
 
 
 def target_words(one: Intake) -> str:

@@ -19,7 +19,7 @@ from driftrate.race.leaderboard import Leaderboard, Row
 from driftrate.race.page import render_race
 from driftrate.race.plan import Plan, make_plan
 from driftrate.race.reading_page import reading_section
-from driftrate.race.reading_words import lines
+from driftrate.race.reading_words import at_start, lines
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
 from driftrate.race.store import CellStore
@@ -47,7 +47,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     plan = make_plan(settings, contestants())
     read = intakes(plan)
     if show:
-        print("\n".join(line for one in read for line in lines(one)))
+        print("\n".join(at_start(read)))
     rows = {spec: source.rows for spec, source in plan.sources.items()}
     screen = Screen(plan.cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
