@@ -120,7 +120,7 @@ def test_options_of_a_reading_make_other_cells(tmp_path):
     ]  # fmt: skip
     assert len({cell.key() for cell in (first, *others)}) == 1 + len(others)
     kept = [
-        next(resolve(str(path), Reading(target="y", **more)).batches()).x
+        list(resolve(str(path), Reading(target="y", **more)).batches())[0].x
         for more in ({}, {"drop": "leak"}, {"scale": "plain"})
     ]  # the batches that are kept of one are not those of another
     assert [x.shape[1] for x in kept] == [3, 2, 3]
