@@ -93,6 +93,10 @@ FILES = [
     # How numbers are written.
     Awkward("money.csv", table(a=A, y=MONEY), ["'y': a number", "linear"]),
     Awkward(
+        "debts.csv", table(a=[f"(${-a:.2f})" if a < 0 else f"${a:.2f}" for a in A], y=Y),
+        ["a  number    written as $1,234.50"],
+    ),
+    Awkward(
         "thousands.csv", table(quote=True, a=A, b=LARGE, y=Y),
         ["2 numbers", "b  number    written as $1,234.50"],
     ),

@@ -26,7 +26,9 @@ _SIGN = r"[+-]?"
 
 def _marked(parted: str, decimals: str) -> str:
     whole = rf"(\d{{1,3}}({parted}\d{{3}})+|\d+)"
-    return rf"{_SIGN}\s*{_MARK}\s*{_SIGN}({whole}{decimals}|\.\d+)\s*{_MARK}"
+    size = rf"{_MARK}\s*{_SIGN}({whole}{decimals}|\.\d+)\s*{_MARK}"
+    # A debt stands in brackets: ($12.50).
+    return rf"({_SIGN}\s*{size}|\({size}\))"
 
 
 _FORMS: dict[Style, str] = {
@@ -104,7 +106,8 @@ def numbers(array: Any, name: str, start: int, style: Style = "plain") -> Floats
     text = pc.utf8_trim_whitespace(as_text(array))
     refuse(text, name, start, _STYLES[style], "text where numbers are expected")
     if style != "plain":
-        text = pc.replace_substring_regex(text, r"[$€£¥%\s’']", "")
+        text = pc.replace_substring(text, "(", "-")
+        text = pc.replace_substring_regex(text, r"[$€£¥%\s’')]", "")
         text = pc.replace_substring(text, "," if style == "marked" else ".", "")
         text = pc.replace_substring(text, ",", ".")
     reals = pc.cast(text, pa.float64())
