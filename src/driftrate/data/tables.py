@@ -216,7 +216,8 @@ def scan_table(
         order.look(piece, start)
     if not labels.rows:
         raise DataError(f"{name} has no rows with a target: nothing to learn from")
-    commas = any(one.style == "decimal-comma" for one in (labels, *scanners))
+    styles = {labels.style, *(scanner.style for scanner in scanners)}
+    commas = "decimal-comma" in styles
     label, warnings = labels.target(commas)
     left_out = [(column, "left out, as asked for") for column in drop]
     columns = []
