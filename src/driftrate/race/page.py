@@ -83,13 +83,14 @@ document.querySelectorAll("section.stream").forEach(section => {
 </script>"""
 
 
-def render_race(board: Leaderboard, lead: str, absent: Mapping[str, str]) -> str:
+def render_race(board: Leaderboard, lead: str, absent: Mapping[str, str], reading: str = "") -> str:
     """Return the page as HTML with everything inside.
 
     Args:
         board: The results.
         lead: A line on how they were made.
         absent: Why methods are not in the race.
+        reading: HTML on what was read.
     """
     says = overall(board)
     missing = "; ".join(f"{name} ({reason})" for name, reason in absent.items())
@@ -101,6 +102,7 @@ def render_race(board: Leaderboard, lead: str, absent: Mapping[str, str]) -> str
 {_placings(board)}
 {_heat(board)}
 {left_out}
+{reading}
 {"".join(_stream(board, stream) for stream in board.streams)}
 {_SCRIPT}"""
     return document("driftrate: the race", _STYLE, body)

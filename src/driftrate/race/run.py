@@ -15,9 +15,12 @@ from driftrate.race.cell import Cell, Result
 from driftrate.race.contestants import contestants
 from driftrate.race.engine import check_engine, run
 from driftrate.race.figures import spread
+from driftrate.race.intake import Intake, intake
 from driftrate.race.leaderboard import Leaderboard, Row
 from driftrate.race.page import render_race
 from driftrate.race.plan import Plan, make_plan
+from driftrate.race.reading_page import reading_section
+from driftrate.race.reading_words import at_start, lines
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
 from driftrate.race.store import CellStore
@@ -29,7 +32,8 @@ _SECONDS_BETWEEN_PAGES = 20.0
 def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """Run a race, write its table as JSON, Parquet and a page, and return it.
 
-    The files are `leaderboard.json`, `leaderboard.parquet` and `index.html`. Finished cells are
+    The files are `leaderboard.json`, `leaderboard.parquet`, `reading.json`, which says how every
+    stream was read, and `index.html`. Finished cells are
     kept in `race.sqlite`, and only what is missing there is played: a race that was stopped goes on
     where it was.
 
@@ -43,6 +47,9 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """
     check_engine(settings.engine, settings.scheduler)
     plan = make_plan(settings, contestants())
+    read = intakes(plan)
+    if show:
+        print("\n".join(at_start(read)))
     rows = {spec: source.rows for spec, source in plan.sources.items()}
     results: dict[Cell, Result] = {}
 
@@ -55,7 +62,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         if board.streams:
             done = sum(one["status"] != "not played" for one in results.values())
             try:
-                _write(out, board, settings, plan, done)
+                _write(out, board, settings, plan, read, done)
             except OSError as error:
                 said = f"cannot write to {out}: {error.strerror or error}"
                 raise DataError(f"{said}; run again to go on: no cell is played twice") from error
@@ -84,16 +91,35 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     return board
 
 
-def _write(out: Path, board: Leaderboard, settings: Race, plan: Plan, done: int) -> None:
+def check(settings: Race) -> list[str]:
+    """Return what a race would read, in lines, without playing anything.
+
+    Raises:
+        DriftrateError: The settings do not fit, or a stream cannot be read.
+    """
+    found = intakes(make_plan(settings, contestants()))
+    return [line for one in found for line in lines(one, whole=True)]
+
+
+def intakes(plan: Plan) -> list[Intake]:
+    """Return what was read of every stream of a plan."""
+    return [intake(spec, one, plan.readings[spec]) for spec, one in plan.sources.items()]
+
+
+def _write(
+    out: Path, board: Leaderboard, settings: Race, plan: Plan, read: list[Intake], done: int
+) -> None:
     rows = [asdict(row) for row in (*board.rows, *board.unplayed)]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
+    told = [asdict(one) for one in read]
+    write_whole(out / "reading.json", json.dumps(told, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
     part += "".join(f"{line} " for line in not_played(board.unplayed))
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
-    write_whole(out / "index.html", render_race(board, lead, plan.absent))
+    write_whole(out / "index.html", render_race(board, lead, plan.absent, reading_section(read)))
 
 
 def _write_parquet(path: Path, rows: list[dict[str, object]]) -> None:
