@@ -1,4 +1,7 @@
-"""Rows per second of `partial_fit` against scikit-learn's SGD and River, in one run.
+"""Rows per second of the estimators against scikit-learn's SGD and River, in one run.
+
+Targets are for the SGD copies (`schedule=HedgedSGD()`). The pool of memories is timed beside them,
+in its steps of 16 rows, and row by row in River, at 8 and at 100 features.
 
 OMP_NUM_THREADS=1 python benchmarks/estimators.py
 """
@@ -13,7 +16,9 @@ import numpy as np
 from river import linear_model, optim
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from driftrate.sklearn import ShiftSGDClassifier, ShiftSGDRegressor
+from driftrate import river as by_rows
+from driftrate.learners import HedgedSGD
+from driftrate.sklearn import ShiftClassifier, ShiftRegressor
 
 ROWS, FEATURES, BATCHES, ROUNDS = 64, 100, 20, 40
 TARGETS = {"SGDClassifier": 2.0, "SGDRegressor": 1.0, "learn_one": 4.0}
@@ -35,30 +40,37 @@ def main() -> None:
 
         return run
 
-    def one_by_one(model: Any, targets: Any) -> Callable[[], None]:
+    def one_by_one(model: Any, targets: Any, rows: Any = samples) -> Callable[[], None]:
         known = targets.tolist()
 
         def run() -> None:
-            for a, b in zip(samples, known, strict=True):
+            for a, b in zip(rows, known, strict=True):
                 for sample, target in zip(a, b, strict=True):
                     model.learn_one(sample, target)
 
         return run
 
+    def copies(kind: Any, *loss: str) -> Any:
+        return kind(*loss, schedule=HedgedSGD(), batch_size=ROWS)
+
     classes = {"classes": [0, 1]}
     runs = {
-        "ShiftSGDClassifier": batches(ShiftSGDClassifier(), labels, **classes),
+        "ShiftClassifier(SGD)": batches(copies(ShiftClassifier), labels, **classes),
         "SGDClassifier": batches(SGDClassifier(loss="log_loss"), labels, **classes),
         "LogisticRegression.learn_one": one_by_one(
             linear_model.LogisticRegression(optim.SGD(0.01)), labels
         ),
-        "ShiftSGDClassifier(hinge)": batches(ShiftSGDClassifier("hinge"), labels, **classes),
+        "ShiftClassifier(hinge)": batches(copies(ShiftClassifier, "hinge"), labels, **classes),
         "SGDClassifier(hinge)": batches(SGDClassifier(), labels, **classes),
-        "ShiftSGDRegressor": batches(ShiftSGDRegressor(), y),
+        "ShiftRegressor(SGD)": batches(copies(ShiftRegressor), y),
         "SGDRegressor": batches(SGDRegressor(), y),
         "LinearRegression.learn_one": one_by_one(
             linear_model.LinearRegression(optim.SGD(0.001)), y
         ),
+    }
+    pools = {
+        "ShiftRegressor": batches(ShiftRegressor(), y),
+        "ShiftClassifier": batches(ShiftClassifier(), labels, **classes),
     }
     best = dict.fromkeys(runs, np.inf)
     for _ in range(ROUNDS):  # interleaved, so that a busy moment slows all alike
@@ -76,6 +88,26 @@ def main() -> None:
             target = TARGETS[name.partition("(")[0].rpartition(".")[2]]
             ratio = seconds / best[ours]
             print(f"{name:<30} {speed:12,.0f} rows/s   ratio {ratio:5.2f}, target {target:.0f}")
+    for name, run in pools.items():
+        print(f"{name:<30} {BATCHES * ROWS / least(run):12,.0f} rows/s")
+    for width in (8, FEATURES):
+        few = [[dict(list(sample.items())[:width]) for sample in samples[0]]]
+        for kind, targets in (
+            (by_rows.ShiftRegressor, y[:1]),
+            (by_rows.ShiftClassifier, labels[:1]),
+        ):
+            seconds = least(one_by_one(kind(), targets, few)) / ROWS
+            print(f"{kind.__name__}.learn_one, {width:>3} features {1e3 * seconds:8.2f} ms")
+
+
+def least(run: Callable[[], None], rounds: int = 5) -> float:
+    """Return the least time of some runs, after one."""
+    times = []
+    for _ in range(1 + rounds):
+        start = perf_counter()
+        run()
+        times.append(perf_counter() - start)
+    return min(times[1:])
 
 
 if __name__ == "__main__":

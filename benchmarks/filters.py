@@ -20,6 +20,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
+from typing import cast
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -32,6 +33,7 @@ from driftrate.learners import hedged_filter_step as steps
 from driftrate.learners.hedged_filter import HedgedFilter
 from driftrate.learners.memories import MEMBERS
 from driftrate.race import Cell, Reading, contestants, play, resolve
+from driftrate.race.models import Model
 
 DEVELOPMENT = ("elec2", "covertype60k", "bike_hourly", "keystroke", "airquality_co")
 HELD_OUT = ("noaa_weather", "beijing_pm25", "metro_traffic", "usenet1", "powersupply")
@@ -94,7 +96,7 @@ def alone(stream: str) -> tuple[list[float], list[float]]:
     """Return the loss over the pool's that each member has alone, and its mean share."""
     cell = cells(stream)["HedgedFilter"][0]
     source = resolve(cell.stream, READING)
-    model, pool = source.make_model(), HedgedFilter()
+    model, pool = cast(Model, source.make_model()), HedgedFilter()
     count = {"regression": None, "binary": 2, "classes": model.outputs}[model.task]
     state = pool.init(model.features, count)
     alone = np.eye(len(state["noise"]))
@@ -176,7 +178,6 @@ def speed() -> None:
     """Print what a step of 16 rows costs, forecast and update, and over one filter of the race."""
     from driftrate.race.contestants import Setup
     from driftrate.race.contestants.filters import ForgettingFilter
-    from driftrate.race.models import Model
 
     rng = np.random.default_rng(0)
     for width in WIDTHS:

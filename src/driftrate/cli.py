@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
+from importlib.util import find_spec
 from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
+from signal import SIGTERM, signal
 from typing import Annotated, Any, get_type_hints
 
-from driftrate.errors import DriftrateError
+from driftrate._version import __version__
+from driftrate.errors import DriftrateError, needs
 from driftrate.race.settings import Race
 
 try:
@@ -20,25 +23,66 @@ try:
 except ImportError as missing:
     sys.exit(f"driftrate: the command line needs {missing.name}: pip install 'driftrate[paper]'")
 
+# The extra of each command, and what it imports only when hours have passed.
+_NEEDED = {
+    "reproduce": ("paper", ("pyarrow", "scipy", "matplotlib", "joblib")),
+    "race": ("race", ("pyarrow", "scipy", "joblib", "threadpoolctl")),
+}
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"driftrate {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Learning rates that follow the shift in the data."""
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def _plainly(command: str) -> Iterator[None]:
     """End with one line, not a traceback, where the user can do something about it."""
+    extra, packages = _NEEDED[command]
     try:
-        yield
+        with _terminable(), needs(command, extra):
+            _find(packages)
+            yield
     except DriftrateError as error:
         print(f"driftrate: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as stop:
-        print("driftrate: stopped; the same command goes on from here", file=sys.stderr)
+        # A terminal shows ^C where the cursor was.
+        begin = "\n" if sys.stderr.isatty() else ""
+        print(f"{begin}driftrate: stopped; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(130) from stop
+
+
+def _find(packages: Sequence[str]) -> None:
+    """Raise `ModuleNotFoundError` for the first of these that is not installed; import none."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Take SIGTERM, which a machine sends that shuts down, for Ctrl-C."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal(SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal(SIGTERM, before)
 
 
 @app.command()
@@ -54,11 +98,11 @@ def reproduce(
     ] = None,
 ) -> None:
     """Run every experiment of the paper and write a page with a verdict on each claim."""
-    from driftrate.paper.base import Context
-    from driftrate.paper.reproduce import reproduce as run
+    with _plainly("reproduce"):
+        from driftrate.paper.base import Context
+        from driftrate.paper.reproduce import reproduce as run
 
-    context = Context(seeds=seeds, data=None if data is None else str(data))
-    with _plainly():
+        context = Context(seeds=seeds, data=None if data is None else str(data))
         judgements = run(figures or [], out, context, jobs=jobs)
     console = Console()
     for judgement in judgements:
@@ -96,7 +140,7 @@ def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[.
             }
             for name in lists:
                 told[name] = [value.strip() for value in told[name].split(",") if value.strip()]
-            with _plainly():
+            with _plainly(command.__name__):
                 command(record(**told), **given)
 
         others = list(signature(command, eval_str=True).parameters.values())[1:]
@@ -130,16 +174,20 @@ def race(
     """Race methods on your streams and write a page with one table."""
     from driftrate.race.run import check as read
     from driftrate.race.run import race as run
-    from driftrate.race.words import overall, verdict
+    from driftrate.race.words import not_played, overall, verdict
 
     if check:
         print("\n".join(read(settings)))
         return
     board = run(settings, out)
     console = Console()
-    lines = overall(board) or verdict(board, board.streams[0])
+    lines = overall(board) or [line for name in board.streams for line in verdict(board, name)]
+    lines += not_played(board.unplayed)
     console.print("\n" + "\n".join(lines), highlight=False, markup=False)
-    console.print(f"\n{out / 'index.html'}")
+    if board.streams:
+        console.print(f"\n{out / 'index.html'}")
+    if board.unplayed:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

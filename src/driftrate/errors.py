@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from opcode import opmap
 
 
 class DriftrateError(Exception):
@@ -56,13 +57,16 @@ class DataError(DriftrateError, OSError):
 def renamed(old: str, new: str) -> Exception:
     """Return what a module's `__getattr__` raises for a name that is gone.
 
-    `from module import old` asks twice, and drops an `AttributeError` with what it says: there it
-    is an `ImportError`.
+    `from module import old` drops an `AttributeError` with what it says: there it is an
+    `ImportError`.
 
     Example:
         >>> renamed("HedgedRate", "HedgedSGD")
         AttributeError('HedgedRate is now HedgedSGD')
     """
-    asks = sys._getframe(2).f_globals.get("__name__")
-    kind = ImportError if asks == "importlib._bootstrap" else AttributeError
+    asks = sys._getframe(2)
+    # A package is asked by the import system first, any other module by the statement itself.
+    imports = asks.f_code.co_code[asks.f_lasti] == opmap["IMPORT_FROM"]
+    imports |= asks.f_globals.get("__name__") == "importlib._bootstrap"
+    kind = ImportError if imports else AttributeError
     return kind(f"{old} is now {new}")

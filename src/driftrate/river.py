@@ -1,4 +1,4 @@
-"""River: an optimizer whose rate follows the shift, one sample at a time.
+"""River: models whose memory follows the shift, and an optimizer whose rate does.
 
 Example:
     >>> from river import linear_model, optim
@@ -10,6 +10,15 @@ Example:
     ...     model.learn_one({"x": 1.0}, 3.0)
     >>> round(model.predict_one({"x": 1.0}), 6)
     3.0
+
+    Nothing to choose, and nothing to scale:
+
+    >>> model = driftrate.river.ShiftRegressor()
+    >>> for step in range(200):
+    ...     model.learn_one({"x": step % 7}, 3.0 * (step % 7) + step % 2)
+    >>> low, high = model.predict_interval_one({"x": 5})
+    >>> low < 15.5 < high
+    True
 """
 
 from driftrate.errors import needs
@@ -17,12 +26,15 @@ from driftrate.errors import needs
 with needs("driftrate.river", "river"):
     from driftrate.adapters.river.attach import FollowedRate, ScheduledOptimizer, attach
     from driftrate.adapters.river.models import ConstantFeature, ShiftNotifier, with_intercept
+    from driftrate.adapters.river.shift import ShiftClassifier, ShiftRegressor
 
 __all__ = [
     "ConstantFeature",
     "FollowedRate",
     "ScheduledOptimizer",
+    "ShiftClassifier",
     "ShiftNotifier",
+    "ShiftRegressor",
     "attach",
     "with_intercept",
 ]

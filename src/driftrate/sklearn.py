@@ -1,10 +1,10 @@
-"""scikit-learn: fast linear models for streams, whose rate follows the shift.
+"""scikit-learn: linear models for streams, whose memory follows the shift.
 
 Example:
     >>> import numpy as np
-    >>> from driftrate.sklearn import ShiftSGDRegressor
+    >>> from driftrate.sklearn import ShiftRegressor
     >>> rng = np.random.default_rng(0)
-    >>> model = ShiftSGDRegressor()
+    >>> model = ShiftRegressor()
     >>> for step in range(400):
     ...     x = rng.standard_normal((32, 2))
     ...     target = [1.0, 2.0] if step < 200 else [-3.0, 2.0]  # it jumps
@@ -13,9 +13,20 @@ Example:
     ([-3.0, 2.0], [0.5])
 """
 
-from driftrate.errors import needs
+from typing import TYPE_CHECKING, Any
+
+from driftrate.errors import needs, renamed
 
 with needs("driftrate.sklearn", "sklearn"):
-    from driftrate.adapters.sklearn.estimators import ShiftSGDClassifier, ShiftSGDRegressor
+    from driftrate.adapters.sklearn.estimators import ShiftClassifier, ShiftRegressor
 
-__all__ = ["ShiftSGDClassifier", "ShiftSGDRegressor"]
+__all__ = ["ShiftClassifier", "ShiftRegressor"]
+
+_GONE = {"ShiftSGDClassifier": "ShiftClassifier", "ShiftSGDRegressor": "ShiftRegressor"}
+
+if not TYPE_CHECKING:  # a type checker would let every misspelt name pass
+
+    def __getattr__(name: str) -> Any:
+        if name in _GONE:
+            raise renamed(f"driftrate.sklearn.{name}", f"driftrate.sklearn.{_GONE[name]}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

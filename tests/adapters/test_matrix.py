@@ -25,7 +25,7 @@ import driftrate.keras
 import driftrate.optax
 import driftrate.river
 import driftrate.torch
-from driftrate.sklearn import ShiftSGDRegressor
+from driftrate.sklearn import ShiftRegressor
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -156,7 +156,7 @@ class ScikitLearn:
     }
 
     def __init__(self, mode):
-        self.model = ShiftSGDRegressor(
+        self.model = ShiftRegressor(
             schedule=problem.rule(mode), mode=self.modes[mode], fit_intercept=False
         )
 

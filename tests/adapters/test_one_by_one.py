@@ -19,7 +19,7 @@ from driftrate.river import (
     attach,
     with_intercept,
 )
-from driftrate.sklearn import ShiftSGDRegressor
+from driftrate.sklearn import ShiftRegressor
 
 FORMS = {
     "array": np.array,
@@ -409,7 +409,7 @@ def test_an_intercept_learns_from_many_rows_at_once(library):
 
 def test_only_a_rise_of_the_error_is_a_shift():
     rng = np.random.default_rng(0)
-    model = ShiftSGDRegressor().partial_fit(np.ones((2, 1)), [1.0, 2.0])
+    model = ShiftRegressor().partial_fit(np.ones((2, 1)), [1.0, 2.0])
     notifier = ShiftNotifier(model, "reset")
     fell = [notifier.update(float(e)) for e in np.abs(rng.standard_normal(600)) + 5.0 * (FALL < 0)]
     assert not any(fell)

@@ -16,7 +16,7 @@ from river import linear_model, optim
 import driftrate as dr
 import driftrate.river
 import driftrate.torch
-from driftrate.sklearn import ShiftSGDRegressor
+from driftrate.sklearn import ShiftRegressor
 
 DIM, STEPS, HOLD, NOISE = 5, 1000, 250, 0.3
 TOLD = dr.LinearRate(dim=DIM, noise_std=NOISE, max_rate=0.1)
@@ -93,7 +93,7 @@ def in_river(optimizer, schedule, relative=None, **options):
 
 
 def in_scikit_learn(schedule, rows, mode="sequence"):
-    model, seen = ShiftSGDRegressor(schedule=schedule, mode=mode, fit_intercept=False), []
+    model, seen = ShiftRegressor(schedule=schedule, mode=mode, fit_intercept=False), []
     for x, y, shift in zip(*problem(rows), strict=True):
         if told := tells(schedule, shift):
             model.tell(**told)

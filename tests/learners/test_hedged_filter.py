@@ -259,6 +259,32 @@ def test_absurd_rows_lose_nothing_for_ever(classes, size):
         assert np.mean((found - x @ target[0]) ** 2) < 0.1
 
 
+@pytest.mark.parametrize("level", [0.0, 5.0])
+def test_a_target_that_was_constant_is_followed_when_it_varies(level):
+    rng, state, found = np.random.default_rng(0), POOL.init(4), []
+    target = rng.standard_normal(4)
+    for step in range(300):
+        x, y = draw(rng, target)
+        y = np.full(len(y), level) if step < 100 else y
+        found.append(
+            0.5 * np.mean((POOL.predict(state, x) - (y if step < 100 else x @ target)) ** 2)
+        )
+        state = POOL.update(state, x, y)
+    assert found[99] < 1e-6
+    assert np.mean(found[150:]) < 0.1
+    low, high = POOL.interval(state, x, 0.9)
+    assert 2.0 < np.mean(high - low) < 5.0
+
+
+def test_certainty_is_no_error():
+    """Classes that a member is so sure of that curvature underflows."""
+    rng, state = np.random.default_rng(0), POOL.init(3, 3)
+    for _ in range(200):
+        x = 40.0 * rng.standard_normal((4, 3))
+        state = POOL.update(state, x, x.argmax(axis=1))
+    assert np.isfinite(state["weights"]).all()
+
+
 def test_a_batch_that_breaks_everyone_is_left_out():
     state, x = trained(), np.full((2, 4), 1e300)
     with np.errstate(all="raise"):

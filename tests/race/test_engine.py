@@ -63,6 +63,9 @@ class TestContestants:
             "raises": ("failed", "ZeroDivisionError: a step went wrong"),
             "exits": ("failed", "SystemExit: a package that ends the program"),
             "crashes": ("failed", "its process ended (killed by SIGABRT)"),
+            "killed": ("not played", "its process ended (killed by SIGKILL)"),
+            "greedy": ("not played", "MemoryError: Unable to allocate 74.5 GiB"),
+            "explodes": ("diverged", "OverflowError: math range error"),
             "diverges": ("diverged", "loss is inf at step 3"),
             "hangs": ("timeout", "over its limit"),
             "stuck": ("timeout", "over 0.5 s, the last of them in one step"),
@@ -85,6 +88,31 @@ class TestContestants:
             assert len(started) == 1 + 3
         finally:
             engine.Child = real
+
+    def test_one_that_is_killed_while_it_waits_costs_no_cell(self, store):
+        cells = toy_cells(["ok"], ["left"], seeds=2)
+        finished = engine.run(cells, store, jobs=1, play="toys:play")
+        next(finished)
+        for waiting in engine._CHILDREN._all:
+            waiting.kill()
+        assert next(finished)[1]["status"] in ("ok", "not played")  # killed at work, or before
+        finished.close()
+        assert {one["status"] for one in race(cells, store).values()} == {"ok"}
+
+    def test_what_could_not_be_played_is_played_again_and_what_exploded_is_not(self, store, played):
+        cells = toy_cells(["killed", "greedy", "explodes"], ["left"], seeds=1)
+        for _ in range(2):
+            race(cells, store)
+        counts = {cell.method: played()[cell.key()] for cell in cells}
+        assert counts == {"killed": 2, "greedy": 2, "explodes": 1}
+
+    def test_no_process_to_be_had(self, store, monkeypatch):
+        def refuse(*_, **__):
+            raise OSError(11, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(child.subprocess, "Popen", refuse)
+        with pytest.raises(DataError, match="cannot start a process for cells: Resource temp"):
+            race(toy_cells(["ok"]), store)
 
     def test_ends_with_its_parent(self):
         one = child.Child("toys:play")

@@ -13,7 +13,7 @@ from driftrate.race.leaderboard import Leaderboard
 from driftrate.race.markdown import Singles, markdown
 from driftrate.race.page import render_race
 from driftrate.race.significance import block_p_value, compare
-from driftrate.race.words import overall, verdict
+from driftrate.race.words import not_played, overall, verdict
 
 STEPS = 200
 
@@ -69,6 +69,37 @@ class TestRows:
         assert {name: row.rank_first_order for name, row in found.items()} == {
             "filter": None, "adam": 1.5, "HedgedSGD": 1.5, "sgd": 3.0,
         }  # fmt: skip
+
+    def test_what_was_not_played_has_no_rank(self):
+        """Not even by the seeds that were: a seed less is another race."""
+        results = {
+            cell("a", "sgd"): result(0.2),
+            cell("a", "adam"): result(0.1),
+            cell("a", "adam", seed=1): result(status="not played"),
+            cell("b", "adam"): result(0.1),
+        }
+        whole = board(results)
+        assert [row.method for row in whole.of("a")] == ["sgd"]
+        assert [(row.stream, row.method, row.rank) for row in whole.unplayed] == [
+            ("a", "adam", None)
+        ]
+        assert whole.unplayed[0].message == "it went wrong"
+        assert {one.method: one.streams for one in whole.placings()} == {"sgd": 1, "adam": 1}
+        del results[cell("b", "adam")], results[cell("a", "sgd")]
+        assert board(results).streams == []
+
+    def test_what_was_not_played_is_said_once_for_each_cause(self):
+        left = [cell("a", "adam"), cell("a", "sgd", '{"lr":1.0}'), cell("a", "sgd")]
+        found = {one: result(status="not played") for one in left}
+        found[cell("b", "sgd")] = {**result(status="not played"), "message": "no memory"}
+        assert not_played(board(found).unplayed) == [
+            f"Not played on {stream}, and without a rank there: {names} ({why}); the same command "
+            "plays what is missing."
+            for stream, names, why in [
+                ("a", "adam, sgd", "it went wrong"),
+                ("b", "sgd", "no memory"),
+            ]
+        ]
 
     @pytest.mark.parametrize("status", ["failed", "diverged", "timeout"])
     def test_one_bad_seed_is_a_marked_row_in_the_last_place(self, status):

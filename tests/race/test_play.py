@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from driftrate.errors import MissingDependency, SignalError
 from driftrate.race import CURVE_POINTS, Cell, Reading, contestants, play, resolve, sources
 from driftrate.race.code import code_of
 from driftrate.race.contestants import Contestant
@@ -80,7 +81,7 @@ def test_a_stream_without_an_oracle_and_a_method_without_a_rate(tmp_path):
     assert len(result["loss_curve"]) == result["steps"] == 9
     path.write_text("a,y\n" + "".join(f"{v},{int(v > 0)}\n" for v in rng.normal(size=80)))
     changed = play(found)
-    assert changed["status"] == "failed"
+    assert changed["status"] == "not played"
     assert "has changed since the race began" in changed["message"]
 
 
@@ -93,6 +94,62 @@ def test_a_contestant_that_raises(enter):
     assert (result["status"], result["message"]) == ("failed", "ArithmeticError: it fell")
     assert (result["loss"], result["steps"]) == (None, 9)
     assert 3 < len(result["loss_curve"]) == len(result["curve_steps"]) <= 9
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OverflowError("math range error"), "diverged"),
+        (FloatingPointError("overflow encountered in multiply"), "diverged"),
+        (np.linalg.LinAlgError("Array must not contain infs or NaNs"), "diverged"),
+        (SignalError("Signal.loss must be a finite number, got inf"), "diverged"),
+        (SignalError("Signal.loss must be a finite number >= 0, got -3.0"), "failed"),
+        (ValueError("no information in this batch"), "failed"),
+        (MemoryError("Unable to allocate 74.5 GiB"), "not played"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not played"),
+        (FileNotFoundError(2, "No such file or directory"), "not played"),
+        (MissingDependency("this needs nothing"), "not played"),
+    ],
+)
+def test_whose_fault_it_is(enter, error, status):
+    def fall(_):
+        raise error
+
+    enter(at_ten=fall)
+    result = play(make("toy"))
+    assert (result["status"], result["loss"], result["steps"]) == (status, None, 9)
+    assert result["message"].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize(("cap", "model"), [(1.0, "linear"), (3.0, "linear"), (3.0, "mlp")])
+def test_a_rate_without_a_sensible_cap_diverges(cap, model):
+    pytest.importorskip("torch", reason="it is attached to torch's SGD")
+    spec = "synthetic:standstill,dim=40,steps=300"
+    setting = f'{{"max_rate":{cap}}}'
+    result = play(Cell(spec, "MeasuredRate", setting, 0, spec, model=model, batch=16))
+    assert result["status"] == "diverged"
+
+
+@pytest.mark.parametrize("change", ["gone", "grown"])
+def test_a_file_that_changes_while_it_is_played(enter, tmp_path, change):
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n" + "".join(f"{v},{v / 3}\n" for v in range(200)))
+    reading = Reading(target="y", model="linear", batch=8)
+    found_as = resolve(str(path), reading).fingerprint
+
+    def meddle(scores):
+        if change == "gone":
+            path.unlink()
+        else:
+            with path.open("a") as file:
+                file.write("1,2\n")
+        return scores
+
+    enter(at_ten=meddle)
+    result = play(Cell(str(path), "toy", "default", 0, found_as, **vars(reading)))
+    assert (result["status"], result["loss"]) == ("not played", None)
+    said = {"gone": "no file at", "grown": "has changed since the race began"}[change]
+    assert said in result["message"]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -167,7 +224,7 @@ def test_a_contestant_that_is_late(enter):
 )
 def test_a_cell_that_cannot_be_played(options, says):
     result = play(make(**options))
-    assert (result["status"], result["steps"], result["curve_steps"]) == ("failed", 0, [])
+    assert (result["status"], result["steps"], result["curve_steps"]) == ("not played", 0, [])
     assert says in result["message"]
     assert "\n" not in result["message"]
 

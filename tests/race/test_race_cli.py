@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from driftrate.cli import app
 from driftrate.errors import DataError
-from driftrate.race import engine
+from driftrate.race import engine, run
 from driftrate.race.run import race
 from driftrate.race.screen import seconds_left
 from driftrate.race.settings import Race
@@ -109,6 +112,68 @@ def test_a_finite_explosion_is_a_marked_row(tmp_path):
     assert {row["status"] for row in rows if row["rank"] is not None} == {"ok"}
 
 
+class TestNotPlayed:
+    """A file that is gone in the middle ranks nobody, and costs what is played nothing."""
+
+    METHODS = "HedgedSGD,kalman forgetting"
+
+    def command(self, *arguments):
+        arguments = ["race", *arguments, "--methods", self.METHODS, "--defaults-only"]
+        return CliRunner().invoke(app, [str(one) for one in arguments])
+
+    def test_the_verdict_says_so_and_the_same_command_repairs_it(self, tmp_path, monkeypatch):
+        file, away, out = tmp_path / "mine.csv", tmp_path / "away.csv", tmp_path / "out"
+        rng = np.random.default_rng(0)
+        rows = "".join(f"{a},{a + b}\n" for a, b in rng.standard_normal((200, 2)))
+        file.write_text(f"a,y\n{rows}")
+        arguments = (STREAMS[0], file, "--target", "y", "--out", out)
+        intakes = run.intakes
+
+        def meddled(*given):
+            read = intakes(*given)
+            file.rename(away)
+            return read
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "intakes", meddled)
+            done = self.command(*arguments)
+        said = "Not played on mine, and without a rank there: HedgedSGD, kalman forgetting"
+        told = " ".join(done.stdout.split())
+        assert done.exit_code == 1, done.stderr
+        assert f"{said} (DataError: no file at" in told
+        assert "the same command plays what is missing" in told
+        assert "HedgedSGD" in told.partition("Not played")[0]  # the verdict on what was played
+        unplayed = [row for row in without_times(out) if row["status"] == "not played"]
+        assert {(row["stream"], row["rank"], row["loss"]) for row in unplayed} == {
+            ("mine", None, None)
+        }
+        assert len(unplayed) == 2
+        page = (out / "index.html").read_text()
+        assert "Not finished: 2 of 4 cells. Not played on mine" in page
+        away.rename(file)
+        whole = self.command(*arguments)
+        assert whole.exit_code == 0, whole.stderr
+        assert "Not played" not in whole.stdout
+        rows = without_times(out)
+        assert {row["status"] for row in rows} == {"ok"}
+        assert len(rows) == 4
+
+    def test_nothing_was_played(self, tmp_path, monkeypatch):
+        file = tmp_path / "mine.csv"
+        file.write_text("a,y\n" + "".join(f"{row},{row / 3}\n" for row in range(100)))
+        intakes = run.intakes
+
+        def meddled(*given):
+            read = intakes(*given)
+            file.unlink()
+            return read
+
+        monkeypatch.setattr(run, "intakes", meddled)
+        done = self.command(file, "--target", "y", "--out", tmp_path / "out")
+        assert done.exit_code == 1
+        assert "Not played on mine" in done.stdout
+
+
 def test_a_killed_command_goes_on(made, tmp_path):
     """DRIFTRATE_KILLS=20 for a thorough look."""
     arguments = [*STREAMS, "--methods", ",".join(METHODS), "--seeds", SEEDS, "--out", tmp_path]
@@ -158,7 +223,7 @@ class TestBadInput:
         [
             (["nowhere.csv", "--target", "y"], "nowhere.csv"),
             (["synthetic:spiral", "--methods", "adm"], "did you mean adam"),
-            (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean Hedged or HedgedSGD?"),
+            (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean Hedged or HedgedSGD or"),
             (["synthetic:spiral", "--engine", "loco"], "choose from local, dask"),
             (["synthetic:spiral", "--target", "y"], "sep are for files"),
             (["synthetic:moon"], "moon"),
@@ -178,6 +243,48 @@ class TestBadInput:
         assert done.exit_code == 2
         assert "cannot write to" in done.stderr
         assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("what", ["text", "parquet"])
+    @pytest.mark.parametrize(
+        ("code", "said"),
+        [(errno.ENOSPC, "No space left on device"), (errno.EROFS, "Read-only file system")],
+    )
+    def test_a_disk_that_is_full_or_read_only_at_the_end(
+        self, tmp_path, monkeypatch, what, code, said
+    ):
+        """The table was shown, the cells are kept, and the same command writes the page."""
+
+        def refuse(*_, **__):
+            raise OSError(code, os.strerror(code))
+
+        arguments = ["race", STREAMS[0], "--methods", METHODS[0], "--out", str(tmp_path / "out")]
+        with monkeypatch.context() as patch:
+            if what == "text":
+                patch.setattr(run, "write_whole", refuse)
+            else:
+                patch.setattr(pq, "write_table", refuse)
+            done = CliRunner().invoke(app, arguments)
+        again = "run again to go on: no cell is played twice"
+        assert done.exit_code == 2
+        assert done.stderr == f"driftrate: cannot write to {tmp_path / 'out'}: {said}; {again}\n"
+        assert METHODS[0] in done.stdout
+        assert not list((tmp_path / "out").glob("*.part"))
+        monkeypatch.setattr(engine, "Child", lambda _: pytest.fail("played again"))
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        assert (tmp_path / "out" / "index.html").exists()
+
+    def test_a_damaged_row_is_said_and_mended(self, tmp_path):
+        arguments = ["race", STREAMS[0], "--methods", METHODS[0], "--defaults-only"]
+        arguments += ["--out", str(tmp_path)]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        base = sqlite3.connect(tmp_path / "race.sqlite")
+        with base:
+            base.execute("UPDATE results SET result = substr(result, 1, 40)")
+        base.close()
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.stderr
+        assert "1 row was damaged, and played again" in done.stdout
+        assert "row was damaged" not in CliRunner().invoke(app, arguments).stdout
 
     def test_a_page_that_cannot_be_written(self, tmp_path):
         (tmp_path / "index.html").mkdir()

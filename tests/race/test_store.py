@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -44,8 +45,9 @@ class TestResults:
             assert two.get(cell()) == result()
             assert two.get(cell(seed=1)) is None
 
-    def test_a_failed_cell_is_played_again(self, store):
-        store.put(cell(), result("failed"))
+    @pytest.mark.parametrize("status", ["failed", "not played"])
+    def test_a_failed_cell_is_played_again(self, store, status):
+        store.put(cell(), result(status))
         assert store.get(cell()) is None
         assert store.claim(cell())
         store.put(cell(), result())
@@ -169,6 +171,63 @@ class TestFaults:
         with pytest.raises(DataError, match="it is not a store of race results"):
             CellStore(place)
         assert place.read_text() == "something else " * 100
+
+    @pytest.mark.parametrize("layout", [0, 1, 7])
+    def test_another_programs_database_is_left_as_it_is(self, place, layout):
+        base = sqlite3.connect(place)
+        base.execute("CREATE TABLE bookmarks (address TEXT)")
+        base.execute(f"PRAGMA user_version = {layout}")
+        base.close()
+        before = place.read_bytes()
+        with pytest.raises(DataError, match="it is not a store of race results; choose --out"):
+            CellStore(place)
+        assert place.read_bytes() == before
+
+    def test_other_columns(self, place):
+        base = sqlite3.connect(place)
+        base.execute("CREATE TABLE results (name TEXT)")
+        base.execute("CREATE TABLE claims (name TEXT)")
+        base.execute("PRAGMA user_version = 1")
+        base.close()
+        with (
+            CellStore(place) as store,
+            pytest.raises(DataError, match="it is not a store of race results"),
+        ):
+            store.get(cell())
+
+    @pytest.mark.parametrize(
+        "damaged",
+        [
+            "", "{", "[]", "null", "3", "{}", b"\xff\xfe\x00", json.dumps(result())[:-20],
+            json.dumps({**result(), "status": "0k"}), json.dumps({**result(), "steps": "3"}),
+            json.dumps({**result(), "loss_curve": [None]}),
+            json.dumps({**result(), "loss": [1.0]}), json.dumps({**result(), "rate_curve": 1.0}),
+        ],
+    )  # fmt: skip
+    def test_a_damaged_row_is_dropped_and_played_again(self, store, damaged):
+        store.put(cell(0), result())
+        store.put(cell(1), result())
+        store._base.execute("UPDATE results SET result = ? WHERE key = ?", (damaged, cell(1).key()))
+        assert store.get(cell(1)) is None
+        assert store.dropped == 1
+        assert store.get(cell(0)) == result()
+        assert store.claim(cell(1))
+        store.put(cell(1), result())
+        assert store.get(cell(1)) == result()
+        assert store.dropped == 1
+
+    def test_damaged_pages(self, place):
+        with CellStore(place) as one:
+            for seed in range(40):
+                one.put(cell(seed), result(loss_curve=[1 / 3] * 200))
+        data = bytearray(place.read_bytes())
+        data[4096:] = os.urandom(len(data) - 4096)
+        place.write_bytes(data)
+        with (
+            pytest.raises(DataError, match=r"it is damaged; move it away"),
+            CellStore(place) as one,
+        ):
+            one.get(cell())
 
     def test_of_a_later_version(self, place):
         base = sqlite3.connect(place)

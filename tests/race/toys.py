@@ -1,18 +1,26 @@
 """Contestants that behave in every way: run in child processes, which find this file by its path.
 
-The method says how: `ok`, `slow`, `raises`, `exits`, `crashes`, `diverges`, `hangs` (between two
-steps, where the clock is read) or `stuck` (in one step that never returns).
+The method says how: `ok`, `slow`, `raises`, `exits`, `crashes`, `killed` (as by the system where
+memory runs out), `greedy`, `diverges`, `explodes`, `hangs` (between two steps, where the clock is
+read) or `stuck` (in one step that never returns).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
 import numpy as np
 
 STEPS = 40
+RAISED = {
+    "raises": ZeroDivisionError("a step went wrong"),
+    "exits": SystemExit("a package that ends the program"),
+    "greedy": MemoryError("Unable to allocate 74.5 GiB"),
+    "explodes": OverflowError("math range error"),
+}
 
 
 def play(cell, deadline=None):
@@ -41,12 +49,12 @@ def play(cell, deadline=None):
             time.sleep(0.15)
         case "chatty":
             print("a package that prints", flush=True)
-        case "raises":
-            raise ZeroDivisionError("a step went wrong")
-        case "exits":
-            raise SystemExit("a package that ends the program")
+        case method if method in RAISED:
+            raise RAISED[method]
         case "crashes":
             os.abort()
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         case "diverges":
             result |= {"status": "diverged", "message": "loss is inf at step 3", "loss": None}
         case "hangs":

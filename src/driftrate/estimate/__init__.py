@@ -5,6 +5,7 @@ from driftrate.estimate.diameter import RunningDiameter
 from driftrate.estimate.estimated import Estimated
 from driftrate.estimate.noise import from_parts, variance_from_parts, variance_from_samples
 from driftrate.estimate.robust import RobustScale
+from driftrate.estimate.scale import RunningScale, Scale
 from driftrate.estimate.shift import DebiasedShift, ShiftEMA
 from driftrate.estimate.smoothness import (
     RunningSmoothness,
@@ -21,7 +22,9 @@ __all__ = [
     "Estimated",
     "RobustScale",
     "RunningDiameter",
+    "RunningScale",
     "RunningSmoothness",
+    "Scale",
     "ShiftEMA",
     "Standardiser",
     "detector",

@@ -67,12 +67,16 @@ def joint(info: Floats) -> bool:
     return info.ndim == 3
 
 
-def _split(rows: Floats, info: Floats, fill: float) -> Floats:
-    """Return features (..., dim) as blocks (..., blocks, s), the last one filled up."""
+def _split(rows: Floats, info: Floats, fill: float | None) -> Floats:
+    """Return features (..., dim) as blocks (..., blocks, s), the last one filled up.
+
+    With None it is filled up with what comes last.
+    """
     blocks, size = info.shape[2:4]
     short = blocks * size - rows.shape[-1]
     if short:
-        edge = np.full((*rows.shape[:-1], short), fill)
+        last = rows[..., -1:] if fill is None else fill
+        edge = np.broadcast_to(last, (*rows.shape[:-1], short))
         rows = np.concatenate([rows, edge], axis=-1)
     return rows.reshape(*rows.shape[:-1], blocks, size)
 
@@ -103,10 +107,15 @@ def forget(info: Floats, keep: Floats, prior: Floats) -> Floats:
         keep = np.tile(keep, (1, info.shape[-1] // keep.shape[-1]))
         back = (1.0 - keep) / prior[:, None]
     else:
-        keep = _split(keep, info, 1.0)[:, None]
+        keep = _split(keep, info, None)[:, None]
         back = (1.0 - keep) / prior[:, None, None, None]
-    half = np.sqrt(keep)
-    out: Floats = info * (half[..., :, None] * half[..., None, :])
+    # Nearly all weights are kept alike: the others' rows and columns are few.
+    most = keep.max(axis=-1, keepdims=True)
+    out: Floats = info * most[..., None]
+    for place in np.flatnonzero((keep < most).any(axis=tuple(range(keep.ndim - 1)))):
+        part = np.sqrt(keep[..., place] / most[..., 0])[..., None]
+        out[..., place, :] *= part
+        out[..., :, place] *= part
     diagonal = np.einsum("...ii->...i", out)
     diagonal += back
     return out

@@ -55,8 +55,7 @@ class HedgedFilter:
 
     *Size.* With d features a filter has a matrix d x d (classes: (Kd)²). With over 500 weights
     matrices are block diagonal, by classes and then by features, and with over 100,000 there are
-    four members in place of fourteen: a state and a step take less than 200 MB up to a
-    million weights.
+    four members in place of fourteen: up to 700,000 weights a step takes less than 200 MB.
 
     *Features* should be of similar size, and one of them constant if there is to be an intercept
     (`driftrate.sklearn.ShiftRegressor` does both). States are NumPy arrays in float64.
@@ -110,11 +109,11 @@ class HedgedFilter:
             "noise": np.zeros(who.number),
             "remembered": np.zeros(who.number),
             "constant": np.full(dim, np.nan),
-            "range": np.array([inf, -inf]),
+            "range": np.zeros(2) if classes else np.array([inf, -inf]),
             "usual": np.zeros(2),
             "sureness": densities.start(steps.NOISE_ROWS / 10.0),
         }
-        numbers = ("rows", "steps", "along", "curved", "shorter", "absurd")
+        numbers = ("rows", "steps", "along", "curved", "shorter", "absurd", "stuck")
         return (
             state
             | {name: np.asarray(0.0) for name in numbers}
@@ -283,10 +282,12 @@ class HedgedFilter:
         else:
             centres = scores[..., 0]
             noise = None if older == 1.0 else state["noise"]
-            step = steps.numbers(info, noise, centres, x, y, weight, who, older)
+            step = steps.numbers(
+                info, noise, float(state["stuck"]), centres, x, y, weight, who, older
+            )
             away = state["shares"] @ centres - y
             mixed = densities.log_density(away, np.sqrt(shares @ step.scale**2))
-            new["noise"] = step.noise
+            new["noise"], new["stuck"] = step.noise, np.asarray(step.stuck)
             low, high = state["range"]
             new["range"] = np.array([min(low, y.min()), max(high, y.max())])
             if older > 1.0:

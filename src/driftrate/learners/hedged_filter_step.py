@@ -16,6 +16,7 @@ Floats = NDArray[np.float64]
 # Tuned as the members are.
 NOISE_ROWS = 500.0  # memory of the noise, and of how sure the intervals were
 QUICK = 3.0  # over t is the weight of the newest noise at first: it may be far below the first one
+STUCK = 4.0  # the mean surprise, of 6 at most, above which a member is as wrong as one can be
 SURE = 6.0  # deviations of a batch's mean surprise from which on it is a jump
 SLOW = 0.01  # weight of the newest curvature, once a hundred were seen
 SLACK = 2.0  # times the rate that this batch's curvature alone would allow
@@ -35,6 +36,7 @@ class Step(NamedTuple):
         curve: The second derivative of the fastest copy's loss, (rows, outputs).
         fade: What each filter kept of what it knew where a jump contradicted it, (filters,).
         noise: The squared scale of numbers, (members,).
+        stuck: For how many batches in a row every member was as wrong as one can be.
         scale: The scale that each row was forecast with, (members, rows).
     """
 
@@ -45,6 +47,7 @@ class Step(NamedTuple):
     curve: Floats
     fade: Floats
     noise: Floats = np.zeros(0)
+    stuck: float = 0.0
     scale: Floats = np.zeros(0)
 
 
@@ -99,6 +102,7 @@ def spread(noise: Floats, inner: Floats) -> Floats:
 def numbers(
     info: Floats,
     noise: Floats | None,
+    stuck: float,
     centres: Floats,
     x: Floats,
     y: Floats,
@@ -109,8 +113,9 @@ def numbers(
     """Return what targets that are numbers say.
 
     Args:
-        info: What is left of the filters' information.
+        info: What is left of the filters' information; overwritten.
         noise: The squared scale of each member's noise, None before the first batch.
+        stuck: For how many batches in a row every member was as wrong as one can be.
         centres: The forecasts, (members, rows).
         x: Features.
         y: Targets.
@@ -136,15 +141,40 @@ def numbers(
         usual = sure[:filters] @ weight / rows
         above = square[:filters] @ weight / rows / noise[:filters] - 1.0
         fade = np.where(leaps, np.minimum(usual / above, 1.0), 1.0)
-        info = forgetting.forget(info, np.tile(fade[:, None], x.shape[1]), who.prior)
-        found = forgetting.gains(info, x)
+        part = np.tile(fade[leaps, None], x.shape[1])
+        info[leaps] = forgetting.forget(info[leaps], part, who.prior[leaps])
+        for whole, anew in zip(found, forgetting.gains(info[leaps], x), strict=True):
+            whole[leaps] = anew
     pulled = (residual[:filters] * weight)[:, None]
     moved, info = forgetting.step(info, x, pulled, weight, found)
-    share = min(max(QUICK / older, rows / NOISE_ROWS), 1.0)
-    after = noise * (1.0 + share * (told - 1.0))
+    stuck = stuck + 1.0 if told.min() > STUCK else 0.0
+    after = follow(noise, told, square @ weight / rows, rows, stuck, older)
     logs = densities.log_density(residual, scale)
     curve = np.ones((len(x), 1))
-    return Step(moved, info, logs, residual[..., None], curve, fade, after, scale)
+    return Step(moved, info, logs, residual[..., None], curve, fade, after, stuck, scale)
+
+
+def follow(
+    noise: Floats, told: Floats, square: Floats, rows: float, stuck: float, older: float
+) -> Floats:
+    """Return the squared scale of Student's t, of the highest likelihood over some past.
+
+    Surprise is bounded, and a scale that is far too small would grow by a part a step: a target
+    that was constant until now leaves none. Where all are stuck it may grow to what the batch says.
+
+    Args:
+        noise: The squared scale before.
+        told: The mean surprise of the batch.
+        square: Its mean squared residual.
+        rows: How many rows it counts.
+        stuck: For how many batches in a row every member was as wrong as one can be.
+        older: Which step this is, from 1 on.
+    """
+    share = min(max(QUICK / older, rows / NOISE_ROWS), 1.0)
+    after: Floats = noise * (1.0 + share * (told - 1.0))
+    if stuck > 1.0:
+        after = np.maximum(after, np.minimum(noise * 4.0 ** (stuck - 1.0) ** 2, square))
+    return after
 
 
 def classes(
@@ -221,6 +251,6 @@ def descend(
         along += share * (inner / length - along)
         curved += share * (square / length - curved)
     rate = along / max(curved, _TINY)
-    if inner > 0.0:
+    if inner > 0.0 and square > 0.0:
         rate = min(rate, SLACK * inner / square)
     return rate * gradients, (along, curved)

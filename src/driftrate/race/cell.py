@@ -21,7 +21,8 @@ TASKS = ("classes", "regression")
 # What is said of files alone.
 OF_FILES = ("target", "time", "task", "drop", "kind", "sep")
 
-Status = Literal["ok", "diverged", "failed", "timeout"]
+# `not played`: through no fault of the method; it has no rank, and the same command plays it.
+Status = Literal["ok", "diverged", "failed", "timeout", "not played"]
 
 
 @dataclass(frozen=True, kw_only=True)

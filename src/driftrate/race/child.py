@@ -20,8 +20,9 @@ from tempfile import TemporaryFile
 from time import monotonic
 from typing import cast
 
-from driftrate.errors import ConfigError
+from driftrate.errors import ConfigError, DataError
 from driftrate.race.cell import Cell, Result, one_line, without_result
+from driftrate.race.endings import ending, killed
 
 # A cell that is in one step this long after its limit is killed.
 GRACE_SECONDS = 5.0
@@ -37,15 +38,20 @@ class Child:
     def __init__(self, play: str) -> None:
         self.play_name = play
         self._complaints = TemporaryFile()  # noqa: SIM115  (closed with the process)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "driftrate.race.child", play],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            env={**os.environ, **_ONE_THREAD},
-            # Ctrl-C is for the race, which then ends its children.
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "driftrate.race.child", play],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._complaints,
+                env={**os.environ, **_ONE_THREAD},
+                # Ctrl-C is for the race, which then ends its children.
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, or too many processes
+            self._complaints.close()
+            said = f"cannot start a process for cells: {error.strerror}; run again to go on"
+            raise DataError(said) from error
         # Imports are not on any cell's clock.
         if not self._answer():
             raise ConfigError(f"cannot start a process for cells: {self._end()}")
@@ -53,8 +59,8 @@ class Child:
     def play(self, cell: Cell, limit: float | None, folder: str) -> Result:
         """Play a cell within a limit of seconds; paths are relative to the folder.
 
-        A step that does not return is killed, and the process with it: its status is `timeout`, or
-        `failed` where the process ended by itself.
+        A step that does not return is killed, and the process with it: its status is `timeout`. It
+        is `failed` where the process ended by itself, `not played` where others ended it.
         """
         self._complaints.seek(0)
         self._complaints.truncate()
@@ -78,7 +84,7 @@ class Child:
         ended = self._end()
         if overrun.is_set():
             return without_result("timeout", f"over {limit:g} s, the last of them in one step")
-        return without_result("failed", ended)
+        return without_result(killed(self._process.returncode), ended)
 
     @property
     def alive(self) -> bool:
@@ -141,7 +147,7 @@ def _serve(play_name: str) -> None:
         try:
             result = play(Cell(**request["cell"]), deadline)
         except (Exception, SystemExit) as error:
-            result = without_result("failed", one_line(error))
+            result = without_result(ending(error), one_line(error))
         print(json.dumps(result), file=answers, flush=True)
 
 

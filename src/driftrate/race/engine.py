@@ -12,7 +12,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from driftrate.errors import ConfigError, DriftrateError, MissingDependency
+from driftrate.errors import ConfigError, MissingDependency
 from driftrate.race.cell import Cell, Result
 from driftrate.race.child import Child
 from driftrate.race.store import CellStore
@@ -50,6 +50,10 @@ class _Children:
 
     def _take(self, play: str) -> Child:
         with self._turn:
+            for child in [child for child in self._idle if not child.alive]:  # somebody killed it
+                self._idle.remove(child)
+                self._all.discard(child)
+                child.close()
             fit = next((child for child in self._idle if child.play_name == play), None)
             if fit is not None:
                 self._idle.remove(fit)
@@ -178,7 +182,7 @@ def _claimed(
     for cell in cells:
         try:
             mine = store.claim(cell, limit)
-        except DriftrateError as problem:
+        except Exception as problem:
             error.append(problem)
             return
         if mine:

@@ -23,7 +23,7 @@ FLAGSHIP = "HedgedFilter"
 CONSTANT = "sgd"
 Column = Literal["default", "best", "grid"]
 Curve = Literal["loss", "error", "regret", "rate"]
-_WORST_FIRST: tuple[Status, ...] = ("failed", "timeout", "diverged", "ok")
+_WORST_FIRST: tuple[Status, ...] = ("not played", "failed", "timeout", "diverged", "ok")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Row:
     regret where no oracle is known); `loss_error` is the standard error of `loss`, None with one
     seed. `by_row` is whether the method learns from the rows of a batch one after the other. `rank`
     is the place by loss among all methods of this column, ties shared, and `rank_first_order` that
-    among first-order methods alone; None for `grid`.
+    among first-order methods alone; None for `grid`, and for what was `not played`.
     """
 
     stream: str
@@ -112,6 +112,8 @@ class Leaderboard:
         results: Finished cells, one at a default among them.
         contestants: What is known of each method.
         streams: The name of each stream by how it was given.
+
+    `unplayed` has the rows of what could not be played through no fault of the method.
     """
 
     def __init__(
@@ -125,18 +127,22 @@ class Leaderboard:
         for cell in sorted(results, key=lambda cell: cell.seed):
             group = (streams[cell.stream], cell.method, cell.setting)
             groups.setdefault(group, []).append(results[cell])
+        fair = {key for key, found in groups.items() if _worst(found) != "not played"}
         # In a race that has only begun, a grid waits for its default.
-        whole = [key for key in groups if (*key[:2], "default") in groups]
+        whole = [key for key in groups if key in fair and (*key[:2], "default") in fair]
         self._groups = {key: groups[key] for key in whole}
         present = {stream for stream, _, _ in self._groups}
         self.streams = [name for name in streams.values() if name in present]
+        # What could not be played with every seed has no rank, and is in no other table.
+        self.unplayed = [self._row(*key, groups[key]) for key in sorted(groups.keys() - fair)]
 
     @cached_property
     def rows(self) -> list[Row]:
         """All rows: by stream, column and rank."""
         rows: list[Row] = []
         for stream in self.streams:
-            found = [self._row(*group) for group in self._groups if group[0] == stream]
+            groups = [(*key, found) for key, found in self._groups.items() if key[0] == stream]
+            found = [self._row(*group) for group in groups]
             grid = [row for row in found if row.column == "grid"]
             rows += _ranked([row for row in found if row.column == "default"])
             if grid:
@@ -149,10 +155,9 @@ class Leaderboard:
                 rows += sorted(left, key=_order)
         return rows
 
-    def _row(self, stream: str, method: str, setting: str) -> Row:
-        results = self._groups[stream, method, setting]
+    def _row(self, stream: str, method: str, setting: str, results: Sequence[Result]) -> Row:
         who = self._contestants[method]
-        status = min((one["status"] for one in results), key=_WORST_FIRST.index)
+        status = _worst(results)
         fine = status == "ok"
         losses = [one["loss"] for one in results]
         return Row(
@@ -211,9 +216,11 @@ class Leaderboard:
                 table.setdefault(row.method, []).append(row)
         return table
 
-    def placings(self, column: Column = "default", first_order: bool = False) -> list[Placing]:
+    def placings(
+        self, column: Column = "default", first_order: bool = False, tested: bool = True
+    ) -> list[Placing]:
         """Return the place of every method, or first-order one, over the streams; leader first."""
-        tied = self.comparison(column, first_order).tied
+        tied = self.comparison(column, first_order).tied if tested else frozenset()
         placings = [
             Placing(
                 method=name,
@@ -225,7 +232,7 @@ class Leaderboard:
                 streams=len(rows),
                 marked=sum(row.status != "ok" for row in rows),
                 seconds_per_step=float(np.median([row.seconds_per_step for row in rows])),
-                tied=name in tied if len(rows) == len(self.streams) else None,
+                tied=name in tied if tested and len(rows) == len(self.streams) else None,
             )
             for name, rows in self._table(column, first_order).items()
         ]
@@ -259,6 +266,10 @@ class Leaderboard:
         return Wins(sum(one < two for one, two in pairs), len(pairs), ratio)
 
 
+def _worst(results: Iterable[Result]) -> Status:
+    return min((one["status"] for one in results), key=_WORST_FIRST.index)
+
+
 def _order(row: Row) -> float:
     return math.inf if row.loss is None else row.loss
 
@@ -269,15 +280,22 @@ def _ranks(rows: Sequence[Row], first_order: bool) -> list[float]:
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
-    from scipy.stats import rankdata
-
     alone = [row for row in rows if row.first_order]
-    ranks = dict(zip(alone, rankdata([_order(row) for row in alone]), strict=True))
+    ranks = dict(zip(alone, _places(alone), strict=True))
     ranked = [
-        replace(row, rank=float(rank), rank_first_order=ranks.get(row))
-        for row, rank in zip(rows, rankdata([_order(row) for row in rows]), strict=True)
+        replace(row, rank=rank, rank_first_order=ranks.get(row))
+        for row, rank in zip(rows, _places(rows), strict=True)
     ]
     return sorted(ranked, key=lambda row: (row.rank, row.method))
+
+
+def _places(rows: Sequence[Row]) -> list[float]:
+    """Return the place of each row by its loss, the mean one where losses are the same."""
+    losses = np.array([_order(row) for row in rows])
+    ordered = np.sort(losses)
+    before, until = (np.searchsorted(ordered, losses, side) for side in ("left", "right"))
+    places: list[float] = ((before + until + 1) / 2).tolist()
+    return places
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

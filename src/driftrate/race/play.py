@@ -22,11 +22,12 @@ from driftrate.race.cell import (
     without_result,
 )
 from driftrate.race.code import code_of
-from driftrate.race.contestants import Player, Setup, contestants
+from driftrate.race.contestants import Contestant, Player, Setup, contestants
+from driftrate.race.endings import ending
 from driftrate.race.models import Floats, Task, errors, losses
 from driftrate.race.networks.play import Learner
 from driftrate.race.networks.result import play_network
-from driftrate.race.sources import Batch, Source, resolve
+from driftrate.race.sources import NOT_FILES, Batch, Source, resolve
 
 
 class _Tally:
@@ -106,9 +107,11 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
 
     Returns:
         The result; the error of a regression is the root of the mean squared one. `failed` says in
-        one line what was raised, `diverged` at which step the loss was not finite any more or that
-        the mean loss is over a thousand times that of predicting nothing (a score of 0 for every
-        row), `timeout` how far it came; none of these has a loss, an error or a regret.
+        one line what was raised, `diverged` at which step the loss was not finite any more, how the
+        method refused numbers that were not, or that the mean loss is over a thousand times that of
+        predicting nothing (a score of 0 for every row), `timeout` how far it came, `not played`
+        what is wrong that is not the method's: a file that is gone or has changed, no memory. None
+        of these has a loss, an error or a regret.
 
     Example:
         >>> spec = "synthetic:standstill,dim=2,steps=50"
@@ -117,47 +120,73 @@ def play(cell: Cell, deadline: float | None = None) -> Result:
         >>> result["status"], result["steps"]
         ('ok', 50)
     """
-    tally = _Tally("regression", 0)
     with ExitStack() as stack:
         # A method that diverges overflows.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(np.errstate(all="ignore"))
         try:
-            source, player = _prepare(cell)
+            source, contestant = _prepare(cell)
+        except Exception as error:  # nothing that the method did
+            return without_result("not played", one_line(error))
+        tally = _Tally(source.task, source.steps)
+        try:
+            setup = Setup(source.make_model(), source.batch, source.steps, cell.seed, source.device)
+            player = contestant.make(cell.setting, setup)
             _one_thread(stack)
             if source.model == "mlp":
-                return play_network(cast(Learner, player), source, cell.seed, deadline)
-            tally = _Tally(source.task, source.steps)
-            for batch in source.batches(cell.seed):
-                if deadline is not None and time.monotonic() >= deadline:
-                    done = f"{tally.steps:,} of {source.steps:,} steps"
-                    return tally.result("timeout", f"out of time after {done}")
-                begin = time.perf_counter()
-                scores = player.step(batch.x, batch.y)
-                tally.seconds += time.perf_counter() - begin
-                if not tally.add(batch, scores, player.rate):
-                    step = f"step {tally.steps + 1:,}"
-                    return tally.result("diverged", f"the loss of {step} is not finite")
+                result = play_network(cast(Learner, player), source, cell.seed, deadline)
+            else:
+                result = _play(player, source, tally, cell.seed, deadline)
         except Exception as error:  # a contestant may raise anything; the race goes on
-            return tally.result("failed", one_line(error))
+            result = tally.result(ending(error), one_line(error))
+    changed = _changed(cell)
+    return result if changed is None else without_result("not played", changed)
+
+
+def _play(
+    player: Player, source: Source, tally: _Tally, seed: int, deadline: float | None
+) -> Result:
+    for batch in source.batches(seed):
+        if deadline is not None and time.monotonic() >= deadline:
+            done = f"{tally.steps:,} of {source.steps:,} steps"
+            return tally.result("timeout", f"out of time after {done}")
+        begin = time.perf_counter()
+        scores = player.step(batch.x, batch.y)
+        tally.seconds += time.perf_counter() - begin
+        if not tally.add(batch, scores, player.rate):
+            step = f"step {tally.steps + 1:,}"
+            return tally.result("diverged", f"the loss of {step} is not finite")
     return tally.end()
 
 
-def _prepare(cell: Cell) -> tuple[Source, Player]:
+def _prepare(cell: Cell) -> tuple[Source, Contestant]:
     entrants = contestants()
     if cell.method not in entrants:
         raise ConfigError(f"method must be one of {', '.join(entrants)}, got {cell.method!r}")
-    source = resolve(cell.stream, cell)
-    if source.fingerprint != cell.fingerprint:
-        raise DataError(f"{source.name} has changed since the race began: start the race again")
     contestant = entrants[cell.method]
-    setup = Setup(source.make_model(), source.batch, source.steps, cell.seed, source.device)
-    player = contestant.make(cell.setting, setup)
     if cell.code not in ("", code_of(contestant)):
         other = f"{cell.method} or a package that it needs is not the one that the race began with"
         raise DataError(f"{other}: start the race again, with the same versions on all workers")
-    return source, player
+    return _source(cell), contestant
+
+
+def _source(cell: Cell) -> Source:
+    source = resolve(cell.stream, cell)
+    if source.fingerprint != cell.fingerprint:
+        raise DataError(f"{source.name} has changed since the race began: start the race again")
+    return source
+
+
+def _changed(cell: Cell) -> str | None:
+    """Return what happened to a file while a cell was played; None if nothing."""
+    if cell.stream.partition(":")[0] in NOT_FILES:
+        return None
+    try:
+        _source(cell)
+    except Exception as error:
+        return one_line(error)
+    return None
 
 
 def _one_thread(stack: ExitStack) -> None:

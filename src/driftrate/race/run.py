@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -23,6 +24,7 @@ from driftrate.race.reading_words import at_start, lines
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
 from driftrate.race.store import CellStore
+from driftrate.race.words import not_played
 
 _SECONDS_BETWEEN_PAGES = 20.0
 
@@ -31,9 +33,8 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """Run a race, write its table as JSON, Parquet and a page, and return it.
 
     The files are `leaderboard.json`, `leaderboard.parquet`, `reading.json`, which says how every
-    stream was read, and `index.html`. Finished cells are
-    kept in `race.sqlite`, and only what is missing there is played: a race that was stopped goes on
-    where it was.
+    stream was read, and `index.html`. Finished cells are kept in `race.sqlite`, and only what is
+    missing there is played: a race that was stopped goes on where it was.
 
     Args:
         settings: What to race, and how.
@@ -49,36 +50,43 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     if show:
         print("\n".join(at_start(read)))
     rows = {spec: source.rows for spec, source in plan.sources.items()}
-    screen = Screen(plan.cells, rows, settings.jobs, show)
     results: dict[Cell, Result] = {}
 
-    def publish(write: bool) -> Leaderboard:
+    def board_of(results: Mapping[Cell, Result]) -> Leaderboard:
         shown, names = spread(results, plan)
-        board = Leaderboard(shown, plan.contestants, names)
+        return Leaderboard(shown, plan.contestants, names)
+
+    def publish() -> Leaderboard:
+        board = board_of(results)
         if board.streams:
-            screen.draw(board)
-        if board.streams and write:
+            done = sum(one["status"] != "not played" for one in results.values())
             try:
-                _write(out, board, settings, plan, read, len(results))
+                _write(out, board, settings, plan, read, done)
             except OSError as error:
-                said = f"cannot write to {out}: {error.strerror}; run again to go on"
-                raise DataError(said) from error
+                said = f"cannot write to {out}: {error.strerror or error}"
+                raise DataError(f"{said}; run again to go on: no cell is played twice") from error
         return board
 
+    screen = Screen(plan.cells, rows, settings.jobs, show, board_of)
     with CellStore(out / "race.sqlite") as store, screen:
         written = monotonic()
         how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
         finished = run(plan.cells, store, **how)
+        dropped = 0
         try:
             for cell, result in finished:
+                if store.dropped > dropped:
+                    dropped = store.dropped
+                    rows_were = "1 row was" if dropped == 1 else f"{dropped} rows were"
+                    screen.say(f"store {store.path}: {rows_were} damaged, and played again")
                 results[cell] = result
-                if screen.advance(cell, result):
-                    due = monotonic() - written > _SECONDS_BETWEEN_PAGES
-                    publish(write=due)
-                    written = monotonic() if due else written
+                screen.advance(cell, result)
+                if monotonic() - written > _SECONDS_BETWEEN_PAGES:
+                    publish()
+                    written = monotonic()
         finally:
             finished.close()
-            board = publish(write=True)
+            board = publish()
     return board
 
 
@@ -100,13 +108,14 @@ def intakes(plan: Plan) -> list[Intake]:
 def _write(
     out: Path, board: Leaderboard, settings: Race, plan: Plan, read: list[Intake], done: int
 ) -> None:
-    rows = [asdict(row) for row in board.rows]
+    rows = [asdict(row) for row in (*board.rows, *board.unplayed)]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
     told = [asdict(one) for one in read]
     write_whole(out / "reading.json", json.dumps(told, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
     part = "" if done == len(plan.cells) else f"Not finished: {done} of {len(plan.cells)} cells. "
+    part += "".join(f"{line} " for line in not_played(board.unplayed))
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     lead = f"{part}Batches of {settings.batch}, {seeds}, driftrate {driftrate.__version__}."
     write_whole(out / "index.html", render_race(board, lead, plan.absent, reading_section(read)))

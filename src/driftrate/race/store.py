@@ -14,10 +14,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import time
-from typing import cast
+from typing import cast, get_args
 
 from driftrate.errors import DataError
-from driftrate.race.cell import Cell, Result
+from driftrate.race.cell import Cell, Result, Status, without_result
 
 _LAYOUT = 1
 # A claim is renewed this often, and free for others once it is this old.
@@ -35,12 +35,16 @@ CREATE TABLE IF NOT EXISTS claims (
 """
 
 
-# Played again: a cell that failed, since the cause may be gone, and one that ran out of time under
-# a shorter limit than now.
+# Played again: a cell that failed or could not be played, since the cause may be gone, and one that
+# ran out of time under a shorter limit than now.
 _DONE = (
-    "FROM results WHERE key = ? AND status != 'failed' "
+    "FROM results WHERE key = ? AND status NOT IN ('failed', 'not played') "
     "AND NOT (status = 'timeout' AND time_limit < ?)"
 )
+
+
+_NUMBERS = ("loss", "error", "regret")
+_FOREIGN = "it is not a store of race results; choose --out"
 
 
 class CellStore:
@@ -69,6 +73,7 @@ class CellStore:
 
     def __init__(self, path: Path, patience: float = 30.0) -> None:
         self.path = path
+        self.dropped = 0
         self._owner = uuid.uuid4().hex
         self._host = socket.gethostname()
         self._turn = threading.Lock()
@@ -94,15 +99,27 @@ class CellStore:
         with self._told():
             self._base.execute("PRAGMA journal_mode = DELETE")
             self._base.execute("PRAGMA synchronous = FULL")
-            (layout,) = self._base.execute("PRAGMA user_version").fetchone()
-        if layout not in (0, _LAYOUT):
-            ours = f"this driftrate knows {_LAYOUT}; choose --out"
-            raise DataError(f"{self.path} has layout {layout}, {ours}")
+            layout, tables = self._layout()
         if layout == 0:
             with self._change() as base:
-                for statement in _TABLES.split(";"):
-                    base.execute(statement)
-                base.execute(f"PRAGMA user_version = {_LAYOUT}")
+                # Another process may have been first; another program's file is left as it is.
+                layout, tables = self._layout()
+                if layout == 0 and not tables:
+                    for statement in _TABLES.split(";"):
+                        base.execute(statement)
+                    base.execute(f"PRAGMA user_version = {_LAYOUT}")
+                    return
+        if not {"results", "claims"} <= tables and (tables or layout in (0, _LAYOUT)):
+            raise DataError(f"store {self.path}: {_FOREIGN}")
+        if layout != _LAYOUT:
+            ours = f"this driftrate knows {_LAYOUT}; choose --out"
+            raise DataError(f"{self.path} has layout {layout}, {ours}")
+
+    def _layout(self) -> tuple[int, set[str]]:
+        """Return the number of the layout and the names of the tables."""
+        (layout,) = self._base.execute("PRAGMA user_version").fetchone()
+        names = self._base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return layout, {name for (name,) in names}
 
     def __enter__(self) -> CellStore:
         return self
@@ -127,10 +144,23 @@ class CellStore:
             base.execute("DELETE FROM claims WHERE key = ?", (key,))
 
     def get(self, cell: Cell, limit: float = math.inf) -> Result | None:
-        """Return the result of a cell, if under this limit it need not be played again."""
+        """Return the result of a cell, if under this limit it need not be played again.
+
+        A row that is damaged is dropped, and counted in `dropped`: the cell is played again.
+        """
+        key = cell.key()
         with self._turn, self._told():
-            row = self._base.execute(f"SELECT result {_DONE}", (cell.key(), limit)).fetchone()
-        return None if row is None else cast(Result, json.loads(row[0]))
+            # As bytes: what is damaged may be no text.
+            found = f"SELECT CAST(result AS BLOB) {_DONE}"
+            row = self._base.execute(found, (key, limit)).fetchone()
+        if row is None:
+            return None
+        result = _read(row[0])
+        if result is None:
+            with self._change() as base:
+                base.execute("DELETE FROM results WHERE key = ?", (key,))
+            self.dropped += 1
+        return result
 
     def claim(self, cell: Cell, limit: float = math.inf) -> bool:
         """Take a cell for this process; False if it is done, or if another process is at it."""
@@ -189,9 +219,33 @@ class CellStore:
             advice = {
                 sqlite3.SQLITE_FULL: "the disk is full; free some space, then run again to go on",
                 sqlite3.SQLITE_BUSY: "another program holds it locked; close it, then run again",
-                sqlite3.SQLITE_NOTADB: "it is not a store of race results; choose --out",
+                sqlite3.SQLITE_NOTADB: _FOREIGN,
+                sqlite3.SQLITE_ERROR: _FOREIGN,  # no such column
+                sqlite3.SQLITE_IOERR: "the disk does not answer; run again, or choose --out",
                 sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, then run again",
                 sqlite3.SQLITE_READONLY: "it may not be written; choose --out",
                 sqlite3.SQLITE_CANTOPEN: "it cannot be opened; choose --out",
             }.get(code, str(error))
             raise DataError(f"store {self.path}: {advice}") from error
+
+
+def _read(text: bytes) -> Result | None:
+    """Return the result that a row holds; None if it is damaged."""
+    try:
+        result = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(result, dict) or not without_result("ok", "").keys() <= result.keys():
+        return None
+    curves = [value for key, value in result.items() if key.endswith(("curve", "curve_steps"))]
+    plain = (float, int)
+    fine = (
+        result["status"] in get_args(Status)
+        and isinstance(result["message"], str)
+        and isinstance(result["steps"], int)
+        and isinstance(result["seconds_per_step"], plain)
+        and all(result[key] is None or isinstance(result[key], plain) for key in _NUMBERS)
+        and all(isinstance(curve, list) for curve in curves)
+        and all(isinstance(value, plain) for curve in curves for value in curve)
+    )
+    return cast(Result, result) if fine else None

@@ -163,6 +163,33 @@ def verdict(board: Leaderboard, stream: str) -> list[str]:
     return lines
 
 
+def not_played(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence for each cause for which methods could not be played on a stream.
+
+    Args:
+        rows: Those without a rank, `Leaderboard.unplayed`.
+    """
+    causes: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        causes.setdefault((row.stream, row.message), {})[row.method] = None
+    return [
+        f"Not played on {stream}, and without a rank there: {_some(list(methods))} "
+        f"({message or 'no cause known'}); the same command plays what is missing."
+        for (stream, message), methods in causes.items()
+    ]
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    """Return some names, and how many there are besides.
+
+    Example:
+        >>> _some(["a", "b"]), _some(["a", "b", "c"], most=1)
+        ('a, b', 'a and 2 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _loss_sentence(board: Leaderboard, winner: Row, ours: Row, count: int) -> str:
     if ours.loss is None:
         ended = "ran out of time" if ours.status == "timeout" else ours.status

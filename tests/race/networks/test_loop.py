@@ -140,6 +140,31 @@ def test_a_drawn_stream_has_its_regret():
     assert result["regret"] > 5.0
 
 
+@pytest.mark.parametrize(
+    ("error", "status"), [(OverflowError("math range error"), "diverged"), (KeyError("w"), None)]
+)
+def test_a_method_that_refuses_what_is_not_finite(error, status):
+    """The steps before are kept, in the middle of a block; any other error is the caller's."""
+    whole = play(learner(lr=0.1), "classes", iter([rows(16 * 70)]))
+    falls = learner(lr=0.1)
+    learn, steps = falls.learn, []
+
+    def fall(x, y):
+        steps.append(1)
+        if len(steps) == 61:
+            raise error
+        return learn(x, y)
+
+    falls.learn = fall
+    if status is None:
+        with pytest.raises(KeyError):
+            play(falls, "classes", iter([rows(16 * 70)]))
+        return
+    played = play(falls, "classes", iter([rows(16 * 70)]))
+    assert (played.status, played.message) == (status, "OverflowError: math range error")
+    np.testing.assert_array_equal(played.loss, whole.loss[:60])
+
+
 def test_diverged_and_late_say_so(file):
     reading = Reading(target="y", model="mlp")
     mark = resolve(str(file), reading).fingerprint

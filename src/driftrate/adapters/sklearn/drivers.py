@@ -6,7 +6,7 @@ from typing import Any
 
 from driftrate.adapters._observe import Policy
 from driftrate.adapters.sklearn.losses import Batch, Floats
-from driftrate.adapters.sklearn.single import MODES, Single
+from driftrate.adapters.sklearn.single import Single
 from driftrate.errors import ConfigError, SignalError
 from driftrate.learners import HedgedSGD
 from driftrate.learners.hedged_sgd_fast import FastHedgedSGD
@@ -46,8 +46,6 @@ class Pool(FastHedgedSGD):
 
 def driver(rule: Any, mode: str, theta: Floats) -> Pool | Single:
     """Return what moves the flat weights: None is a `HedgedSGD`; a schedule is read in a mode."""
-    if mode not in MODES:
-        raise ConfigError(f"mode must be one of {[*MODES]}, got {mode!r}")
     rule = HedgedSGD() if rule is None else rule
     if isinstance(rule, HedgedSGD):
         return Pool(rule, rule.init(theta))

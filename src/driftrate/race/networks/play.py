@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from driftrate.race.cell import one_line
+from driftrate.race.endings import ending
 from driftrate.race.networks.phases import BATCH, Phase
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ class Played:
 
     The error is squared for a regression, else the share of wrong classes. `nothing` is the loss
     of a score of 0 for every row; `regret` is there where the best weights are known. `status` is
-    `ok`, `timeout`, or `diverged` with a first loss that is not finite, at which it ends.
+    `ok`, `timeout`, or `diverged` with a first loss that is not finite, at which it ends, or which
+    the method refused, as `message` says.
     """
 
     loss: npt.NDArray[np.float64]
@@ -54,6 +57,7 @@ class Played:
     rates: list[tuple[int, float | None]] = field(repr=False)
     seconds: float
     status: str = "ok"
+    message: str = ""
 
     def mean(self, phase: str | None = None, of: str = "loss") -> float:
         """Return the mean loss or error over a phase, or over all that was learned from."""
@@ -128,12 +132,20 @@ def play(
             if deadline is not None and time.monotonic() >= deadline:
                 return tally.end("timeout", time.perf_counter() - begin)
             xs, ys = x[first : first + block], y[first : first + block]
-            if phase.learn:
-                scores = [learner.learn(a, b) for a, b in zip(xs, ys, strict=True)]
-            else:
-                scores = [learner.scores(a) for a in xs]
-            if not tally.add(phase, first, torch.stack(scores), ys, learner.rate):
+            scores: list[torch.Tensor] = []
+            said = ""
+            try:
+                for a, b in zip(xs, ys, strict=True):
+                    scores.append(learner.learn(a, b) if phase.learn else learner.scores(a))
+            except Exception as error:
+                if ending(error) != "diverged":
+                    raise
+                said = one_line(error)
+            done = len(scores)
+            if done and not tally.add(phase, first, torch.stack(scores), ys[:done], learner.rate):
                 return tally.end("diverged", time.perf_counter() - begin)
+            if said:
+                return tally.end("diverged", time.perf_counter() - begin, said)
     return tally.end("ok", time.perf_counter() - begin)
 
 
@@ -188,7 +200,7 @@ class _Tally:
         self.rates.append((self.steps, rate if rate is None or isfinite(rate) else 0.0))
         return kept == steps
 
-    def end(self, status: str, seconds: float) -> Played:
+    def end(self, status: str, seconds: float, message: str = "") -> Played:
         """Return all of it."""
         empty = np.empty(0)
         whole = {key: np.concatenate(pieces) for key, pieces in self.pieces.items()}
@@ -202,4 +214,5 @@ class _Tally:
             rates=self.rates,
             seconds=seconds,
             status=status,
+            message=message,
         )

@@ -28,7 +28,7 @@ def play_network(learner: Learner, source: Source, seed: int, deadline: float | 
     if status == "timeout":
         message = f"out of time after {done:,} of {source.steps:,} steps"
     elif status == "diverged":
-        message = f"the loss of step {done + 1:,} is not finite"
+        message = played.message or f"the loss of step {done + 1:,} is not finite"
     elif said := absurd(played.mean(), float(played.nothing[played.learned].mean())):
         status, message = "diverged", said
     found: Any = without_result(status, message)  # type: ignore[arg-type]
