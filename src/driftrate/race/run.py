@@ -33,9 +33,8 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """Run a race, write its table as JSON, Parquet and a page, and return it.
 
     The files are `leaderboard.json`, `leaderboard.parquet`, `reading.json`, which says how every
-    stream was read, and `index.html`. Finished cells are
-    kept in `race.sqlite`, and only what is missing there is played: a race that was stopped goes on
-    where it was.
+    stream was read, and `index.html`. Finished cells are kept in `race.sqlite`, and only what is
+    missing there is played: a race that was stopped goes on where it was.
 
     Args:
         settings: What to race, and how.
