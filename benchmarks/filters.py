@@ -37,6 +37,8 @@ from driftrate.race.models import Model
 
 DEVELOPMENT = ("elec2", "covertype60k", "bike_hourly", "keystroke", "airquality_co")
 HELD_OUT = ("noaa_weather", "beijing_pm25", "metro_traffic", "usenet1", "powersupply")
+# The figures of docs/hedged_filter.md are made with the plain scale.
+READING = Reading(target="y", scale="plain")
 MEMORIES = (1.0, 0.9999, 0.9995, 0.999, 0.997, 0.99, 0.97)
 LOG = Path(__file__).with_name("filters_log.md")
 WIDTHS, ROWS = (16, 64, 256), 16
@@ -47,7 +49,7 @@ def cells(stream: str) -> dict[str, list[Cell]]:
     """Return what is played on a stream: the pool, HedgedSGD, filters and constant rates."""
     folder = Path(os.environ.get("DRIFTRATE_DATA", "../shared/data")) / "streams"
     path = str((folder / f"{stream}.parquet").resolve())
-    reading = Reading(target="y")
+    reading = READING
     source = resolve(path, reading)
     common = {**vars(reading), "model": source.model}
     filters = [json.dumps({"forgetting": one}) for one in MEMORIES]
@@ -93,7 +95,7 @@ def losses(streams: tuple[str, ...], jobs: int) -> None:
 def alone(stream: str) -> tuple[list[float], list[float]]:
     """Return the loss over the pool's that each member has alone, and its mean share."""
     cell = cells(stream)["HedgedFilter"][0]
-    source = resolve(cell.stream, Reading(target="y"))
+    source = resolve(cell.stream, READING)
     model, pool = cast(Model, source.make_model()), HedgedFilter()
     count = {"regression": None, "binary": 2, "classes": model.outputs}[model.task]
     state = pool.init(model.features, count)

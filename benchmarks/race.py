@@ -2,15 +2,17 @@
 
     python benchmarks/race.py [--out out/race] [--jobs 2] [--defaults-only] [--write PAGE]
                               [--methods "sgd,HedgedSGD"] [--only real|drawn]
-                              [--batch 16] [--rows 4000]
+                              [--batch 16] [--rows 4000] [--scale plain]
 
 With `--batch 1` every method is played with batches of 1, so that none wins by taking 16 steps
 where others take one; `--rows` plays the first rows of each stream alone. Such a race has a folder
 of its own, and `--write`, in a race with batches of 16, puts its mean ranks into a column.
+Streams are on the plain scale, with which the tables are made; `--scale robust` is the default of
+`driftrate race`, and has a folder of its own too.
 The real streams are Parquet files in the folder `streams` of $DRIFTRATE_DATA (default
 ../shared/data); missing ones are left out, with a message. A stopped race resumes where it was.
 Exit code 1 if a target that was set beforehand is missed; a race of only some methods, of other
-batches or of some rows is not judged.
+batches, of some rows or on another scale is not judged.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from time import perf_counter
 from rich.console import Console
 
 from driftrate._html import write_whole
+from driftrate.race.cell import SCALES
 from driftrate.race.leaderboard import CONSTANT, FLAGSHIP, Leaderboard
 from driftrate.race.markdown import Singles, markdown
 from driftrate.race.run import race
@@ -117,11 +120,12 @@ def main() -> int:
     parser.add_argument("--only", choices=("real", "drawn"))
     parser.add_argument("--batch", type=int, default=Race.batch)
     parser.add_argument("--rows", type=int, help="the first of each stream; all if none")
+    parser.add_argument("--scale", choices=SCALES, default="plain")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    usual = (options.batch, options.rows) == (Race.batch, None)
+    usual = (options.batch, options.rows, options.scale) == (Race.batch, None, "plain")
     if options.write is not None and not usual:
-        parser.error("the tables are of whole streams in batches of 16: leave batch and rows out")
+        parser.error("the tables are of whole streams in batches of 16 on the plain scale")
     console = Console()
     data = Path(os.environ.get("DRIFTRATE_DATA", "../shared/data")) / "streams"
     there = [data / f"{name}.parquet" for name in REAL if (data / f"{name}.parquet").exists()]
@@ -132,6 +136,7 @@ def main() -> int:
         "jobs": options.jobs,
         "methods": methods,
         "batch": options.batch,
+        "scale": options.scale,
         "rows": options.rows,
     }
     races = {"drawn": Race(DRAWN, seeds=SEEDS, **common)}
@@ -144,7 +149,8 @@ def main() -> int:
         if options.only not in (None, name):
             continue
         begin = perf_counter()
-        out = options.out / (name if options.batch == Race.batch else f"{name}-{options.batch}")
+        batch = f"-{options.batch}" * (options.batch != Race.batch)
+        out = options.out / f"{name}{batch}{'-robust' * (options.scale == 'robust')}"
         board = race(settings, out)
         console.print(f"{name}: {perf_counter() - begin:.0f} s, {out}/index.html")
         if options.write is not None:

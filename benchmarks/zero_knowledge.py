@@ -360,9 +360,10 @@ ENTRANTS: dict[str, tuple[str, list[str]]] = {
 
 def prequential(path: Path, method: str, setting: str) -> Results:
     """Return the mean loss of one contestant on one stream, infinite where it did not finish."""
-    source = resolve(str(path), Reading(target="y"))
+    reading = Reading(target="y", scale="plain")
+    source = resolve(str(path), reading)
     played = (method, setting, SEED, source.fingerprint)
-    cell = RaceCell(str(path), *played, target="y", model=source.model)
+    cell = RaceCell(str(path), *played, **{**vars(reading), "model": source.model})
     result = play(cell)
     loss = np.inf if result["loss"] is None else result["loss"]
     return {"loss": loss, "message": result["message"]}

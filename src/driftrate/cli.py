@@ -167,12 +167,19 @@ def race(
     settings: Race,
     *,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out/race"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Read the streams, say what was read, and stop.")
+    ] = False,
 ) -> None:
     """Race methods on your streams and write a page with one table."""
     from driftrate.race.advice import advise
+    from driftrate.race.run import check as read
     from driftrate.race.run import race as run
     from driftrate.race.words import not_played, overall, verdict
 
+    if check:
+        print("\n".join(read(settings)))
+        return
     board = run(settings, out)
     console = Console()
     lines = overall(board)

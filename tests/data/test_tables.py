@@ -193,3 +193,20 @@ def test_memory_does_not_grow_with_the_file(write, monkeypatch):
     for small, large in zip(*peaks, strict=True):
         assert large < 1.5 * small  # four times the file, the same memory
         assert large < size / 4
+
+
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        (["$1,234.50", "-$2", "($3.25)"], [1234.5, -2.0, -3.25]),
+        (["12 %", "1,200%", "-0.5 %"], [12.0, 1200.0, -0.5]),
+        (["1.234,50 €", "-2,5", "1 000,25"], [1234.5, -2.5, 1000.25]),
+        (["2024-01-02", "2024-01-01T12:00", ""], [1704153600.0, 1704110400.0, np.nan]),
+        (["2024-01-01T12:00Z", "2024-01-01 12:00:00+02:00", ""], [1704110400, 1704103200, np.nan]),
+        (["inf", "-Infinity", "1e3"], [np.nan, np.nan, 1000.0]),
+    ],
+)
+def test_numbers_and_times_however_written(write, written, values):
+    rows = "".join(f'"{one}",{i}.5\n' for i, one in enumerate(written))
+    x, _ = joined(tables.open_table(write(f"a,y\n{rows}"), "y"))
+    np.testing.assert_array_equal(x[:, 0], values)

@@ -158,6 +158,28 @@ def test_each_linear_method_waits(name):
     assert late["loss_curve"][-1] != never["loss_curve"][-1]
 
 
+@pytest.mark.parametrize("scale", ["plain", "robust"])
+def test_the_scale_of_targets_knows_no_label_that_has_not_arrived(scale, tmp_path):
+    """The labels after a jump do not move the scale by which the next ones are measured."""
+    rng = np.random.default_rng(0)
+    x, noise = rng.standard_normal((2, 40 * BATCH))
+    path = tmp_path / "jump.csv"
+
+    def targets(jump, delay):
+        y = noise + np.where(np.arange(40 * BATCH) >= 20 * BATCH, jump, 0.0)
+        path.write_text("a,y\n" + "".join(f"{a},{b}\n" for a, b in zip(x, y, strict=True)))
+        reading = Reading(target="y", batch=BATCH, delay=delay, scale=scale)
+        return np.array([batch.y for batch in resolve(str(path), reading).batches()])
+
+    for delay, steps in ((0, 1), (3 * BATCH, 4), (3 * BATCH + 1, 5)):
+        low, high = (targets(jump, delay) for jump in (1.0, 1.1))
+        # The first batch is not played. On one scale all rows of a batch differ by the same.
+        gaps = np.ptp(high - low, axis=1) > 1e-9
+        first = 19 + steps
+        assert not gaps[:first].any()
+        assert gaps[first:].all()
+
+
 def test_waiting_costs_on_a_target_that_walks():
     regrets = [play(make("HedgedSGD", delay))["regret"] for delay in (0, 40, 160)]
     assert regrets == sorted(regrets)

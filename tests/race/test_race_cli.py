@@ -127,15 +127,15 @@ class TestNotPlayed:
         rows = "".join(f"{a},{a + b}\n" for a, b in rng.standard_normal((200, 2)))
         file.write_text(f"a,y\n{rows}")
         arguments = (STREAMS[0], file, "--target", "y", "--no-drift", "--out", out)
-        make_plan = run.make_plan
+        intakes = run.intakes
 
         def meddled(*given):
-            plan = make_plan(*given)
+            read = intakes(*given)
             file.rename(away)
-            return plan
+            return read
 
         with monkeypatch.context() as patch:
-            patch.setattr(run, "make_plan", meddled)
+            patch.setattr(run, "intakes", meddled)
             done = self.command(*arguments)
         said = "Not played on mine, and without a rank there: HedgedSGD, kalman forgetting"
         told = " ".join(done.stdout.split())
@@ -161,14 +161,14 @@ class TestNotPlayed:
     def test_nothing_was_played(self, tmp_path, monkeypatch):
         file = tmp_path / "mine.csv"
         file.write_text("a,y\n" + "".join(f"{row},{row / 3}\n" for row in range(100)))
-        make_plan = run.make_plan
+        intakes = run.intakes
 
         def meddled(*given):
-            plan = make_plan(*given)
+            read = intakes(*given)
             file.unlink()
-            return plan
+            return read
 
-        monkeypatch.setattr(run, "make_plan", meddled)
+        monkeypatch.setattr(run, "intakes", meddled)
         done = self.command(file, "--target", "y", "--out", tmp_path / "out")
         assert done.exit_code == 1
         assert "Not played on mine" in done.stdout
@@ -225,7 +225,7 @@ class TestBadInput:
             (["synthetic:spiral", "--methods", "adm"], "did you mean adam"),
             (["synthetic:spiral", "--methods", "hedgedrat"], "did you mean Hedged or HedgedSGD or"),
             (["synthetic:spiral", "--engine", "loco"], "choose from local, dask"),
-            (["synthetic:spiral", "--target", "y"], "target and time are for files"),
+            (["synthetic:spiral", "--target", "y"], "sep are for files"),
             (["synthetic:moon"], "moon"),
         ],
     )

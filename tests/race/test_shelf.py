@@ -71,7 +71,7 @@ def test_a_race_that_is_killed_loses_no_other(tmp_path, monkeypatch, when):
             patch.setattr(shelf.Path, "replace", lambda *_: (_ for _ in ()).throw(MemoryError))
         else:
             target = "driftrate.race.run.render_race"
-            patch.setattr(target, lambda *_: (_ for _ in ()).throw(MemoryError))
+            patch.setattr(target, lambda *_, **__: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
             raced(tmp_path, methods=["ader"])
     assert (tmp_path / "index.html").read_text() == page

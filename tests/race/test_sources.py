@@ -28,7 +28,8 @@ def rows():
 
 
 def batches(path, batch=8):
-    return list(resolve(path, Reading(target="y", batch=batch)).batches())
+    reading = Reading(target="y", batch=batch, scale="plain")
+    return list(resolve(path, reading).batches())
 
 
 def test_a_batch_is_standardised_by_the_rows_before_it(tmp_path, rows):
@@ -181,7 +182,7 @@ def test_bad_arguments():
         resolve("synthetic:spiral", Reading(model="tree", batch=8))
     with pytest.raises(ConfigError, match="batch must be an integer >= 1, got 0"):
         resolve("synthetic:spiral", Reading(batch=0))
-    with pytest.raises(ConfigError, match="target and time are for files"):
+    with pytest.raises(ConfigError, match="sep are for files"):
         resolve("synthetic:spiral", Reading(target="y", batch=8))
     with pytest.raises(DataError, match="no file at"):
         resolve("nowhere.csv", Reading(target="y", batch=8))

@@ -4,6 +4,7 @@ from driftrate.estimate.detectors import DETECTORS, Detector, detector
 from driftrate.estimate.diameter import RunningDiameter
 from driftrate.estimate.estimated import Estimated
 from driftrate.estimate.noise import from_parts, variance_from_parts, variance_from_samples
+from driftrate.estimate.robust import RobustScale
 from driftrate.estimate.scale import RunningScale, Scale
 from driftrate.estimate.shift import DebiasedShift, ShiftEMA
 from driftrate.estimate.smoothness import (
@@ -19,6 +20,7 @@ __all__ = [
     "DebiasedShift",
     "Detector",
     "Estimated",
+    "RobustScale",
     "RunningDiameter",
     "RunningScale",
     "RunningSmoothness",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from driftrate.errors import ConfigError
 
@@ -13,6 +14,12 @@ from driftrate.errors import ConfigError
 CURVE_POINTS = 200
 # A mean loss above this many times that of predicting nothing (a score of 0) is a divergence.
 _ABSURD = 1000.0
+
+# How features and regressions' targets are scaled, the first where nothing is said.
+SCALES = ("robust", "plain")
+TASKS = ("classes", "regression")
+# What is said of files alone.
+OF_FILES = ("target", "time", "task", "drop", "kind", "sep")
 
 # `not played`: through no fault of the method; it has no rank, and the same command plays it.
 Status = Literal["ok", "diverged", "failed", "timeout", "not played"]
@@ -27,6 +34,13 @@ class Reading:
     Args:
         target: The target column of the files.
         time: The column to sort the files by.
+        task: classes or regression, where the target may be either.
+        drop: Columns to leave out, with commas between.
+        kind: What columns are, as zip=category,price=decimal-comma; number, category, time, index
+            or decimal-comma.
+        sep: What parts the columns of a CSV: one sign, or comma, semicolon, tab or bar.
+        scale: robust, for running scales that no single row spoils and that forget, with targets
+            never clipped; or plain, the mean and deviation of all rows before, clipped at ±5.
         model: linear, logistic, softmax or mlp; the linear one that fits the target if none.
         batch: Rows in a batch.
         hidden: Widths of a network's hidden layers, with commas between; 128,128, or those of the
@@ -37,6 +51,11 @@ class Reading:
 
     target: str | None = None
     time: str | None = None
+    task: str | None = None
+    drop: str | None = None
+    kind: str | None = None
+    sep: str | None = None
+    scale: str = SCALES[0]
     model: str | None = None
     batch: int = 16
     hidden: str | None = None
@@ -45,6 +64,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         self.check_counts("batch")
+        self.check_words()
 
     def check_counts(self, *names: str) -> None:
         """Raise `ConfigError` unless these, and rows if given, are whole numbers from 1 on."""
@@ -55,9 +75,37 @@ class Reading:
         if isinstance(self.delay, bool) or not isinstance(self.delay, int) or self.delay < 0:
             raise ConfigError(f"delay must be an integer >= 0, got {self.delay!r}")
 
+    def check_words(self) -> None:
+        """Raise `ConfigError` unless task, scale, drop and kind say what they may."""
+        for name, choices in (("task", (None, *TASKS)), ("scale", SCALES)):
+            value = getattr(self, name)
+            if value not in choices:
+                known = ", ".join(one for one in choices if one is not None)
+                raise ConfigError(f"{name} must be one of {known}, got {value!r}")
+        for pair in _parted(self.kind):
+            if not all(pair.rpartition("=")):
+                raise ConfigError(f"kind must be column=kind, with commas between, got {pair!r}")
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The columns to leave out."""
+        return tuple(_parted(self.drop))
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What columns are, by name.
+
+        Example:
+            >>> Reading(kind='zip=category,"a,b"=number').kinds
+            {'zip': 'category', 'a,b': 'number'}
+        """
+        parts = (pair.rpartition("=") for pair in _parted(self.kind))
+        return {name.strip(): kind.strip() for name, _, kind in parts}
+
     def without_columns(self) -> Reading:
         """Return the reading of a stream that is no file."""
-        return replace(self, target=None, time=None)
+        nothing: dict[str, Any] = dict.fromkeys(OF_FILES)
+        return replace(self, **nothing)
 
 
 @dataclass(frozen=True)
@@ -150,6 +198,12 @@ def one_line(error: BaseException) -> str:
     """Return what was raised, and the first line of what it says."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _parted(text: str | None) -> list[str]:
+    """Return what stands between commas, but for those in quotation marks."""
+    rows = csv.reader([text or ""], skipinitialspace=True)
+    return [one.strip() for row in rows for one in row if one.strip()]
 
 
 def canonical(value: object) -> str:

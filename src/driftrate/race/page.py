@@ -30,6 +30,8 @@ def render_race(
     lead: str,
     absent: Mapping[str, str],
     facts: Mapping[str, Facts] | None = None,
+    *,
+    reading: str = "",
     mark: str = "",
     others: str = "",
 ) -> str:
@@ -40,6 +42,7 @@ def render_race(
         lead: A line on how they were made.
         absent: Why methods are not in the race.
         facts: What else is known of each stream, by its name.
+        reading: HTML on what was read.
         mark: Attributes of the title that tell which race it is.
         others: Links to other races, as HTML.
     """
@@ -54,9 +57,9 @@ def render_race(
 <p class="lead">Prequential loss: every batch is predicted, then learned from. {escape(lead)}</p>
 {others}
 {many}
-{"" if one else left_out}
+{"" if one else left_out + reading}
 {"".join(streams)}
-{left_out if one else ""}
+{left_out + reading if one else ""}
 {SCRIPT}"""
     return document("driftrate: the race", STYLE, body)
 

@@ -54,7 +54,8 @@ table.heat td.who { text-align: left; position: sticky; left: 0; background: #ff
 td.why { white-space: normal; color: #8f2d00; font-size: .78rem; }
 abbr { text-decoration: none; color: #0072B2; }
 .races ul { margin: .3rem 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
-details { margin: .4rem 0; } summary { cursor: pointer; color: #0a5c99; font-size: .9rem; }
+details { margin: .4rem 0; } summary { cursor: pointer; color: #0a5c99; font-size: .9rem;
+  overflow-wrap: anywhere; }
 @media (max-width: 42rem) {
   td.strip, th.strip, .wide { display: none; }
   td, th { padding-left: .3rem; padding-right: .3rem; }

@@ -23,11 +23,12 @@ class Plan:
     """The streams by how they were given, the methods by name, and the cells to play.
 
     Cells at defaults come before grids, and short streams before long ones. `checks` are those on
-    shuffled rows, which are played last and are in no table. `absent` says why
-    methods, and streams of a suite, that were not asked for by name cannot run here.
+    shuffled rows, which are played last and are in no table. `absent` says why methods, and streams
+    of a suite, that were not asked for by name cannot run here; `readings` how each stream is read.
     """
 
     sources: Mapping[str, Source]
+    readings: Mapping[str, Reading]
     contestants: Mapping[str, Contestant]
     absent: Mapping[str, str]
     cells: Sequence[Cell]
@@ -52,6 +53,7 @@ def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
     """
     chosen, absent = _choose(roster, race.methods)
     sources: dict[str, Source] = {}
+    readings: dict[str, Reading] = {}
     cells = []
     for spec, wanted in _readings(race).items():
         try:
@@ -61,7 +63,7 @@ def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
                 raise  # what was asked for by name
             absent[Path(spec).stem.removeprefix("networks:")] = str(error)
             continue
-        reading = replace(wanted, model=source.model)
+        reading = readings[spec] = replace(wanted, model=source.model)
         for name, contestant in chosen.items():
             settings = contestant.settings(source.model)[: None if race.grid else 1]
             for seed, (turn, setting) in product(range(race.seeds), enumerate(settings)):
@@ -71,7 +73,8 @@ def make_plan(race: Race, roster: Mapping[str, Contestant]) -> Plan:
     if not cells:
         raise ConfigError(f"no method of {', '.join(chosen)} fits these streams and this model")
     ordered = [cell for _, cell in sorted(cells, key=lambda pair: pair[0])]
-    return Plan(sources, chosen, absent, ordered, checks(ordered, sources) if race.drift else ())
+    found = checks(ordered, sources) if race.drift else ()
+    return Plan(sources, readings, chosen, absent, ordered, found)
 
 
 def _readings(race: Race) -> dict[str, Reading]:
@@ -83,7 +86,8 @@ def _readings(race: Race) -> dict[str, Reading]:
     if race.suite is not None:
         for spec in specifications():
             target = "y" if _is_file(spec) else None
-            found.setdefault(spec, replace(plain, model="mlp", target=target))
+            # The plain scale is the protocol's, whatever other streams are scaled by.
+            found.setdefault(spec, replace(plain, model="mlp", target=target, scale="plain"))
     if race.texts is not None:
         found[f"texts:{race.texts}"] = replace(plain, model="mlp")
     return found

@@ -16,10 +16,13 @@ from driftrate.race.contestants import contestants
 from driftrate.race.drift import compare
 from driftrate.race.engine import check_engine, run
 from driftrate.race.figures import spread
+from driftrate.race.intake import Intake, intake
 from driftrate.race.leaderboard import Leaderboard, Row
 from driftrate.race.page import render_race
 from driftrate.race.page_now import Facts
 from driftrate.race.plan import Plan, make_plan
+from driftrate.race.reading_page import reading_section
+from driftrate.race.reading_words import at_start, lines
 from driftrate.race.screen import Screen
 from driftrate.race.settings import Race
 from driftrate.race.shelf import PAGE, links, mark, put_aside
@@ -32,10 +35,10 @@ _SECONDS_BETWEEN_PAGES = 20.0
 def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """Run a race, write its table as JSON, Parquet and a page, and return it.
 
-    The files are `leaderboard.json`, `leaderboard.parquet` and `index.html`; those of another race
-    move to `races/`, with a link from the page (`driftrate.race.shelf`). Finished cells are kept in
-    `race.sqlite`, and only what is missing there is played: a race that was stopped goes on where
-    it was.
+    The files are `leaderboard.json`, `leaderboard.parquet`, `reading.json`, which says how every
+    stream was read, and `index.html`; those of another race move to `races/`, with a link from the
+    page (`driftrate.race.shelf`). Finished cells are kept in `race.sqlite`, and only what is
+    missing there is played: a race that was stopped goes on where it was.
 
     Args:
         settings: What to race, and how.
@@ -47,6 +50,9 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     """
     check_engine(settings.engine, settings.scheduler)
     plan = make_plan(settings, contestants())
+    read = intakes(plan)
+    if show:
+        print("\n".join(at_start(read)))
     rows = {spec: source.rows for spec, source in plan.sources.items()}
     cells = [*plan.cells, *plan.checks]
     results: dict[Cell, Result] = {}
@@ -60,7 +66,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
         board = board_of(results)
         if board.streams:
             try:
-                _write(out, board, settings, plan, results)
+                _write(out, board, settings, plan, read, results)
             except OSError as error:
                 said = f"cannot write to {out}: {error.strerror or error}"
                 raise DataError(f"{said}; run again to go on: no cell is played twice") from error
@@ -89,12 +95,34 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     return board
 
 
+def check(settings: Race) -> list[str]:
+    """Return what a race would read, in lines, without playing anything.
+
+    Raises:
+        DriftrateError: The settings do not fit, or a stream cannot be read.
+    """
+    found = intakes(make_plan(settings, contestants()))
+    return [line for one in found for line in lines(one, whole=True)]
+
+
+def intakes(plan: Plan) -> list[Intake]:
+    """Return what was read of every stream of a plan."""
+    return [intake(spec, one, plan.readings[spec]) for spec, one in plan.sources.items()]
+
+
 def _write(
-    out: Path, board: Leaderboard, settings: Race, plan: Plan, results: Mapping[Cell, Result]
+    out: Path,
+    board: Leaderboard,
+    settings: Race,
+    plan: Plan,
+    read: list[Intake],
+    results: Mapping[Cell, Result],
 ) -> None:
     others = links(put_aside(out, settings))
     rows = [asdict(row) for row in (*board.rows, *board.unplayed)]
     write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
+    told = [asdict(one) for one in read]
+    write_whole(out / "reading.json", json.dumps(told, indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
     done = sum(one["status"] != "not played" for one in results.values())
@@ -104,8 +132,8 @@ def _write(
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     late = f"labels {settings.delay:,} rows late, " if settings.delay else ""
     lead = f"{part}Batches of {settings.batch}, {late}{seeds}, driftrate {driftrate.__version__}."
-    page = render_race(board, lead, plan.absent, _facts(plan, results), mark(settings), others)
-    write_whole(out / PAGE, page)
+    around = {"reading": reading_section(read), "mark": mark(settings), "others": others}
+    write_whole(out / PAGE, render_race(board, lead, plan.absent, _facts(plan, results), **around))
 
 
 def _facts(plan: Plan, results: Mapping[Cell, Result]) -> dict[str, Facts]:

@@ -28,8 +28,8 @@ class Race(Reading):
         limit: Seconds that one method may take on one stream.
 
     Example:
-        >>> Race(["a.csv"], target="y", batch=8).reading
-        Reading(target='y', time=None, model=None, batch=8, hidden=None, rows=None, delay=0)
+        >>> Race(["a.csv"], target="y", batch=8).reading == Reading(target="y", batch=8)
+        True
     """
 
     streams: Sequence[str]
@@ -46,6 +46,7 @@ class Race(Reading):
 
     def __post_init__(self) -> None:
         self.check_counts("batch", "seeds", "jobs")
+        self.check_words()
         if self.suite not in (None, "networks"):
             raise ConfigError(f"suite must be networks, got {self.suite!r}")
         if not (self.streams or self.suite or self.texts):

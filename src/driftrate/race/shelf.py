@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from driftrate._html import write_whole
-from driftrate.race.cell import canonical
+from driftrate.race.cell import Reading, canonical
 from driftrate.race.settings import Race
 
 PAGE = "index.html"
-_TABLES = ("leaderboard.json", "leaderboard.parquet")
+_TABLES = ("leaderboard.json", "leaderboard.parquet", "reading.json")
 _FOLDER = "races"
 # What a page says of its race, and where it speaks of others.
 _MARK = re.compile(r'<h1 data-race="([^"]*)" data-title="([^"]*)">')
@@ -67,8 +67,8 @@ def title_of(settings: Race) -> str:
     streams = [Path(one).name for one in settings.streams]
     parts = [*streams[:3], *([f"{len(streams) - 3} more"] if len(streams) > 3 else [])]
     plain = {one.name: one.default for one in fields(Race)}
-    told = ("suite", "texts", "time", "model", "batch", "hidden", "rows", "delay", "seeds")
-    values = {key: getattr(settings, key) for key in told}
+    told = (*("suite", "texts"), *(one.name for one in fields(Reading)), "seeds")
+    values = {key: getattr(settings, key) for key in told if key != "target"}
     parts += [f"{key} {value}" for key, value in values.items() if value != plain[key]]
     methods = list(settings.methods)
     parts += [f"{len(methods)} methods" if len(methods) > 3 else "/".join(methods)] * bool(methods)

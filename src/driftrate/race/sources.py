@@ -13,14 +13,18 @@ import numpy as np
 
 from driftrate.data import tables
 from driftrate.errors import ConfigError, DataError
+from driftrate.estimate.robust import RobustScale
 from driftrate.estimate.standard import Standardiser
-from driftrate.race.cell import Reading
+from driftrate.race.cell import OF_FILES, Reading
+from driftrate.race.late import Waiting
 from driftrate.race.models import MODELS, NATURAL, Floats, Labels, Model, Task, make_model
 from driftrate.race.networks.network import Network, Transformer, widths
 from driftrate.race.networks.phases import Phase, Protocol
 
 # Batches of small streams are cached, so that the contestants of a race share preprocessing.
 _CACHE_BYTES = 256 * 2**20
+# The largest standardised feature, and with the plain scale also target.
+CLIP = 5.0
 # What a specification that is no file begins with.
 NOT_FILES = ("river", "openml", "synthetic", "cytometry", "networks", "texts")
 _cache: OrderedDict[tuple[object, ...], tuple[list[Batch], int]] = OrderedDict()
@@ -46,7 +50,7 @@ class Batch(NamedTuple):
 class Source:
     """A stream, resolved: what it holds and how to get its batches.
 
-    The first batch of a table only starts the running mean and deviation and is not played. Rows
+    The first batch of a table only starts the running scales and is not played. Rows
     that do not fill a last batch are left out.
 
     Args:
@@ -65,6 +69,7 @@ class Source:
         biased: Whether the last column is of ones.
         hidden: The widths of a network's hidden layers, with commas between.
         protocol: The protocol of a network that the stream is, if it is one.
+        table: The table that the stream is, if it is one.
     """
 
     name: str
@@ -82,6 +87,7 @@ class Source:
     biased: bool = True
     hidden: str | None = None
     protocol: Protocol | None = None
+    table: tables.Table | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.make_model()  # refuses one that does not fit
@@ -179,13 +185,14 @@ def resolve(spec: str, reading: Reading) -> Source:
 
 
 def _resolve(spec: str, reading: Reading) -> Source:
-    target, time, batch = reading.target, reading.time, reading.batch
+    batch = reading.batch
     wanted = None if reading.model == "auto" else reading.model
     if wanted is not None and wanted not in MODELS:
         raise ConfigError(f"model must be one of {', '.join(MODELS)} or auto, got {wanted!r}")
     kind, _, rest = spec.partition(":")
-    if kind in NOT_FILES and (target or time):
-        raise ConfigError(f"{spec}: target and time are for files; leave them out")
+    if kind in NOT_FILES and any(getattr(reading, one) for one in OF_FILES):
+        said = f"{', '.join(OF_FILES[:-1])} and {OF_FILES[-1]} are for files; leave them out"
+        raise ConfigError(f"{spec}: {said}")
     if kind == "synthetic":
         from driftrate.race._synthetic import synthetic
 
@@ -193,7 +200,7 @@ def _resolve(spec: str, reading: Reading) -> Source:
     if kind in ("networks", "texts"):
         return _protocol(spec, kind, rest, wanted, batch)
     if spec == "cytometry":
-        return _cytometry(wanted, batch)
+        return _cytometry(wanted, batch, reading.scale)
     # What the model makes of the target; None where the target itself decides.
     made: Any = {"linear": "numbers", "logistic": "classes", "softmax": "classes"}.get(wanted or "")
     if kind in ("river", "openml"):
@@ -201,21 +208,20 @@ def _resolve(spec: str, reading: Reading) -> Source:
 
         load = _public.river if kind == "river" else _public.openml
         table, fingerprint = load(rest, made)
-        return _of_table(spec, table, fingerprint, wanted, batch, (spec,))
+        return _of_table(spec, table, fingerprint, replace(reading, model=wanted), (spec,))
     path = Path(spec)
-    table = tables.open_table(path, target, time, made)
-    key = (str(path.absolute()), target, time)
-    return _of_table(path.name.split(".")[0], table, tables.fingerprint(path), wanted, batch, key)
+    made = {"regression": "numbers", "classes": "classes"}.get(reading.task or "", made)
+    given = (reading.dropped, reading.kinds, reading.sep)
+    table = tables.open_table(path, reading.target, reading.time, made, *given)
+    key = (str(path.absolute()), *(getattr(reading, one) for one in OF_FILES))
+    name, mark = path.name.split(".")[0], tables.fingerprint(path)
+    return _of_table(name, table, mark, replace(reading, model=wanted), key)
 
 
 def _of_table(
-    name: str,
-    table: tables.Table,
-    fingerprint: str,
-    model: str | None,
-    batch: int,
-    key: tuple[object, ...],
+    name: str, table: tables.Table, fingerprint: str, reading: Reading, key: tuple[object, ...]
 ) -> Source:
+    batch, model = reading.batch, reading.model
     classes = len(table.classes) if table.classes is not None else 0
     task: Task = "binary" if classes == 2 and model != "softmax" else "classes"
     task = task if classes else "regression"
@@ -232,12 +238,15 @@ def _of_table(
         rows=table.rows,
         batch=batch,
         seeded=False,
-        draw=lambda seed: standardised(_cut(table.chunks(), batch), task),
-        key=key,
+        draw=lambda seed: standardised(
+            cut(table.chunks(), batch), task, reading.scale, Waiting[Floats](reading.delay, batch)
+        ),
+        key=(*key, reading.scale, reading.delay),
+        table=table,
     )
 
 
-def _cut(chunks: Iterator[tuple[Floats, Floats]], batch: int) -> Iterator[tuple[Floats, Floats]]:
+def cut(chunks: Iterator[tuple[Floats, Floats]], batch: int) -> Iterator[tuple[Floats, Floats]]:
     """Yield pieces of exactly `batch` rows; what is left at the end is dropped."""
     left: tuple[Floats, Floats] | None = None
     for x, y in chunks:
@@ -249,24 +258,57 @@ def _cut(chunks: Iterator[tuple[Floats, Floats]], batch: int) -> Iterator[tuple[
         left = x[whole:], y[whole:]
 
 
-def standardised(batches: Iterator[tuple[Floats, Floats]], task: Task) -> Iterator[Batch]:
-    """Yield batches standardised by the mean and deviation of all rows before each.
+class Scales:
+    """The running scales of features and of a regression's target.
 
-    Features (NaN where missing), and the target of a regression, are clipped at ±5; a column of
-    ones is added. The first batch has no rows before it: it only starts the mean and deviation.
+    Args:
+        width: The number of columns of features.
+        scale: `robust`: `RobustScale`, features clipped at ±5 and targets not at all; `plain`: the
+            mean and deviation of all rows before, features and targets clipped at ±5.
     """
-    features: Standardiser | None = None
-    targets = Standardiser(1)
-    for x, y in batches:
-        if features is None:
-            features = Standardiser(x.shape[1])
+
+    def __init__(self, width: int, scale: str) -> None:
+        self.features: RobustScale | Standardiser
+        self.targets: RobustScale | Standardiser
+        if scale == "plain":
+            self.features, self.targets = Standardiser(width, CLIP), Standardiser(1, CLIP)
         else:
-            label: Labels = y.astype(np.int64) if task == "classes" else y
-            if task == "regression":
-                label = targets(y[:, None])[:, 0]
-            yield Batch(np.concatenate([features(x), np.ones((len(x), 1))], axis=1), label)
-        features.update(x)
-        targets.update(y[:, None])
+            self.features, self.targets = RobustScale(width, clip=CLIP), RobustScale(1)
+
+    def __call__(self, x: Floats, y: Floats, task: Task) -> tuple[Floats, Labels]:
+        """Return features and targets by the rows before, targets of classes as they are."""
+        if task == "regression":
+            return self.features(x), self.targets(y[:, None])[:, 0]
+        return self.features(x), y.astype(np.int64) if task == "classes" else y
+
+    def update(self, x: Floats, y: Floats | None) -> None:
+        """Take in rows, and targets, which may be those of other rows."""
+        self.features.update(x)
+        if y is not None:
+            self.targets.update(y[:, None])
+
+
+def standardised(
+    batches: Iterator[tuple[Floats, Floats]],
+    task: Task,
+    scale: str,
+    waiting: Waiting[Floats] | None = None,
+) -> Iterator[Batch]:
+    """Yield batches on the running scales of all rows before each, with a column of ones.
+
+    The first batch has no rows before it: it only starts the scales. Those of targets know no label
+    that has not arrived.
+    """
+    late = Waiting[Floats](0, 1) if waiting is None else waiting
+    scales: Scales | None = None
+    for x, y in batches:
+        if scales is None:
+            scales = Scales(x.shape[1], scale)
+            scales.update(x, y)
+            continue
+        features, label = scales(x, y, task)
+        yield Batch(np.concatenate([features, np.ones((len(x), 1))], axis=1), label)
+        scales.update(x, late.push(y))
 
 
 def _protocol(spec: str, kind: str, name: str, model: str | None, batch: int) -> Source:
@@ -294,7 +336,7 @@ def _protocol(spec: str, kind: str, name: str, model: str | None, batch: int) ->
     )
 
 
-def _cytometry(model: str | None, batch: int) -> Source:
+def _cytometry(model: str | None, batch: int, scale: str) -> Source:
     from driftrate.data.cytometry import CellStream, load_cells
 
     cells = load_cells(download=False)
@@ -303,7 +345,7 @@ def _cytometry(model: str | None, batch: int) -> Source:
     def draw(seed: int) -> Iterator[Batch]:
         drawn = stream.batches([seed])
         pairs = ((x[0].astype(np.float64), y[0].astype(np.float64)) for x, y in drawn)
-        return standardised(pairs, "classes")
+        return standardised(pairs, "classes", scale)
 
     return Source(
         name="cytometry",
@@ -316,5 +358,5 @@ def _cytometry(model: str | None, batch: int) -> Source:
         batch=batch,
         seeded=True,
         draw=draw,
-        key=("cytometry",),
+        key=("cytometry", scale),
     )

@@ -178,7 +178,7 @@ def test_diverged_and_late_say_so(file):
 
 def test_a_table_is_standardised_once(file, tmp_path, monkeypatch):
     first = tabular(file, tmp_path / "kept")
-    (phase,) = resolve(str(file), Reading(target="y", model="mlp")).phases()
+    (phase,) = resolve(str(file), Reading(target="y", model="mlp", scale="plain")).phases()
     (kept,) = (tmp_path / "kept").iterdir()
     monkeypatch.setattr("driftrate.race.networks.tabular.resolve", None)
     again = tabular(file, tmp_path / "kept")
