@@ -14,13 +14,14 @@ class Terminal:
 
     def __init__(self, call, **environment):
         self._ours, theirs = pty.openpty()
+        # The first terminal that the leader of a session opens is the session's own: its keys send
+        # signals. A shell opens it, for Python code between fork and exec would run hooks of JAX.
         self.process = subprocess.Popen(
-            call, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # noqa: PLW1509
+            ["bash", "-c", 'exec "$@" <>"$0" >&0 2>&0', os.ttyname(theirs), *call],
+            stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40", **environment},
         )  # fmt: skip
-        os.close(theirs)
-        self.shown = ""
+        self.shown, self._theirs = "", theirs
 
     def read(self, until, seconds=60.0):
         """Read until a text is shown, or to the end if None; return all that was shown."""
@@ -38,6 +39,7 @@ class Terminal:
                 assert until is None, self.shown[-2000:]
                 break
             self.shown += data.decode(errors="replace")
+            self._let_go()
         return self.shown
 
     def press(self, keys):
@@ -48,4 +50,11 @@ class Terminal:
         """Wait for the command and let go of the terminal; return its exit code."""
         code = self.process.wait(timeout=30)
         os.close(self._ours)
+        self._let_go()
         return code
+
+    def _let_go(self):
+        """Close our copy of the other side, which kept it open until the command had its own."""
+        if self._theirs is not None:
+            os.close(self._theirs)
+            self._theirs = None
