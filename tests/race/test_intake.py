@@ -56,6 +56,7 @@ def test_five_of_them_are_raced(tmp_path):
     rows = json.loads((tmp_path / "out" / "leaderboard.json").read_text())
     assert {row["status"] for row in rows} == {"ok"}
     assert len(rows) == 2 * len(RACED)
+    assert {row["reading"]["target"] for row in rows} == {"y"}
     told = json.loads((tmp_path / "out" / "reading.json").read_text())
     assert [one["spec"] for one in told] == paths
     assert told[0]["target"] == "y"

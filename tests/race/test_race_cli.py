@@ -67,6 +67,7 @@ class TestOutput:
     def test_the_same_as_parquet(self, made):
         out, _ = made
         rows = json.loads((out / "leaderboard.json").read_text())
+        assert {row.pop("reading")["task"] for row in rows} == {"regression"}
         assert pq.read_table(out / "leaderboard.parquet").to_pylist() == rows
 
     def test_the_page_needs_no_network(self, made):

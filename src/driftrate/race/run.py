@@ -110,6 +110,10 @@ def intakes(plan: Plan) -> list[Intake]:
     return [intake(spec, one, plan.readings[spec]) for spec, one in plan.sources.items()]
 
 
+# What a row of the leaderboard says of its stream; reading.json has the columns too.
+_TOLD = ("rows", "played", "unplayed", "target", "task", "model", "loss", "scale", "warnings")
+
+
 def _write(
     out: Path,
     board: Leaderboard,
@@ -120,9 +124,11 @@ def _write(
 ) -> None:
     others = links(put_aside(out, settings))
     rows = [asdict(row) for row in (*board.rows, *board.unplayed)]
-    write_whole(out / "leaderboard.json", json.dumps(rows, indent=1) + "\n")
-    told = [asdict(one) for one in read]
-    write_whole(out / "reading.json", json.dumps(told, indent=1) + "\n")
+    told = {plan.names[one.spec]: asdict(one) for one in read}
+    short = {name: {key: one[key] for key in _TOLD} for name, one in told.items()}
+    said = [{**row, "reading": short.get(str(row["stream"]))} for row in rows]
+    write_whole(out / "leaderboard.json", json.dumps(said, indent=1) + "\n")
+    write_whole(out / "reading.json", json.dumps([*told.values()], indent=1) + "\n")
     with unfinished(out / "leaderboard.parquet") as piece:
         _write_parquet(piece, rows)
     done = sum(one["status"] != "not played" for one in results.values())
