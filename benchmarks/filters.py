@@ -69,8 +69,6 @@ def losses(streams: tuple[str, ...], jobs: int) -> None:
     """Print the pool's loss over the best of each grid, stream by stream."""
     plan = {stream: cells(stream) for stream in streams}
     flat = [cell for methods in plan.values() for many in methods.values() for cell in many]
-    # The longest streams first, so that no process waits for one at the end.
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     played = Parallel(n_jobs=jobs, return_as="generator")(delayed(play)(cell) for cell in flat)
     found = dict(zip(flat, track(played, "cells", len(flat), console=console), strict=True))
     table = Table("stream", "HedgedFilter", "filter 0.997", "best filter", "HedgedSGD", "best SGD")
