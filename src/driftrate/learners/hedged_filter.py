@@ -44,9 +44,9 @@ class HedgedFilter:
     with f_k a mean or the chances of the classes, p_j the shares of a mixer j and w those of the
     mixers. The evidence is the log score of each row: of classes log p, of numbers that of
     Student's t with 5 degrees of freedom around the mean, of scale s_k² (1 + xᵀ A_k⁻¹ x), with s_k²
-    measured. Mixers differ in how much evidence counts and how much share is dealt out equally a
-    step, from 1/t, which fades at rest, to a fifth; they are mixed by the log score of the mixtures
-    they make, with a share of 1/t.
+    measured. Mixers differ in how much evidence counts and in what is dealt out equally every
+    16 rows, from 1/t, which fades at rest, to a fifth; they are mixed, with a share of 1/t, by the
+    log score of the chances that each forecasts, or of the mean.
 
     *Guards.* A forecast far outside the targets seen so far is left out of the mean. A step of a
     class filter that raises the loss of its own batch is halved. A member that is not finite starts
