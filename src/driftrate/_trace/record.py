@@ -13,13 +13,16 @@ from driftrate._trace.symbols import Namespace, Symbols
 _KINDS: dict[str, Kind] = {"f": "float", "i": "int", "b": "bool"}
 
 
-def trace(function: Callable[..., Any], *templates: Tree) -> Graph:
+def trace(
+    function: Callable[..., Any], *templates: Tree, namespace: type[Namespace] = Namespace
+) -> Graph:
     """Return the graph of what a function does to numbers and arrays like the templates.
 
     Args:
         function: Called once with a namespace and as many trees of symbols as there are templates.
             It branches on values with `where` alone.
         templates: Trees whose leaves have the kinds and shapes of those to come.
+        namespace: What symbols know as their namespace.
 
     Example:
         >>> graph = trace(lambda xp, x: xp.where(x > 1.0, x ** 2, xp.sqrt(4.0)), 0.5)
@@ -29,7 +32,7 @@ def trace(function: Callable[..., Any], *templates: Tree) -> Graph:
         (0, 1)
     """
     builder = Builder()
-    xp = Namespace(builder)
+    xp = namespace(builder)
 
     def enter(path: tuple[Any, ...], leaf: Any) -> Symbols:
         array = np.asarray(leaf)
