@@ -48,4 +48,4 @@ def trace(function: Callable[..., Any], *templates: Tree) -> Graph:
 
     inputs = mapped_with_path(enter, templates)
     output = function(xp, *inputs)
-    return Graph(builder, mapped(leave, inputs), mapped(leave, output))
+    return Graph(mapped(leave, inputs), mapped(leave, output))
