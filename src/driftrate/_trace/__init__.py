@@ -18,10 +18,9 @@ is unrolled into its numbers, of which each is a `Node`.
 
     graph.inputs  the templates with nodes for numbers, and NumPy arrays of nodes for arrays
     graph.output  what the function returned, in the same manner
-    graph.ops()   the operations in an order in which each comes after what it reads: no inputs and
-                  no constants, none that nobody reads, none twice
+    graph.nodes   all nodes that the output needs, each after what it reads
+    graph.ops()   the operations among them: no inputs, no constants, and none twice
     graph.leaves(tree)   the (path, node or array of nodes) of `graph.output` or one of the inputs
-    graph.assume({node: True})   the graph of what is left where a condition is known
 
 Operations are pure; so `where` may be emitted as a lazy conditional. Constants are folded as Python
 would compute them. Two liberties are taken, both only where every value is finite: 0·x and 0/x

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -190,45 +190,23 @@ def _joined(op: str, a: Node, b: Node) -> Node | None:
 class Graph:
     """What a function computes; see `driftrate._trace`."""
 
-    def __init__(self, builder: Builder, inputs: tuple[Tree, ...], output: Tree) -> None:
-        self.inputs, self.output, self._builder = inputs, output, builder
-        self._order = _reached(node for _, leaf in leaves(output) for node in _nodes(leaf))
+    def __init__(self, inputs: tuple[Tree, ...], output: Tree) -> None:
+        self.inputs, self.output = inputs, output
+        self.nodes = _reached(node for _, leaf in leaves(output) for node in nodes_of(leaf))
 
     def ops(self) -> Iterator[Node]:
         """Iterate over the operations, each after what it reads."""
-        return (node for node in self._order if node.args)
+        return (node for node in self.nodes if node.args)
 
     @staticmethod
     def leaves(tree: Tree) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Iterate over (path, node or array of nodes)."""
         return leaves(tree)
 
-    def assume(self, known: Mapping[Node, bool]) -> Graph:
-        """Return the graph of what is left where conditions are known."""
-        builder, new = self._builder, {}
-        for node in self._order:
-            if node in known:
-                new[node] = builder.const(known[node])
-            elif node.args:
-                args = tuple(new[arg] for arg in node.args)
-                changed = any(a is not b for a, b in zip(args, node.args, strict=True))
-                new[node] = builder.op(node.op, *args) if changed else node
-            else:
-                new[node] = node
 
-        def leaf(old: Any) -> Any:
-            if isinstance(old, Node):
-                return new[old]
-            flat = [new[node] for node in old.ravel()]
-            return np.array(flat, dtype=object).reshape(old.shape)
-
-        return Graph(builder, self.inputs, mapped(leaf, self.output))
-
-
-def _nodes(leaf: Any) -> list[Node]:
-    if isinstance(leaf, Node):
-        return [leaf]
-    return [] if leaf is None else list(leaf.ravel())
+def nodes_of(leaf: Any) -> list[Node]:
+    """Return the nodes of a leaf: itself, or the entries of an array."""
+    return [leaf] if isinstance(leaf, Node) else list(leaf.ravel())
 
 
 def _reached(outputs: Iterator[Node]) -> list[Node]:

@@ -51,4 +51,4 @@ def trace(
 
     inputs = mapped_with_path(enter, templates)
     output = function(xp, *inputs)
-    return Graph(builder, mapped(leave, inputs), mapped(leave, output))
+    return Graph(mapped(leave, inputs), mapped(leave, output))
