@@ -54,7 +54,7 @@ class Symbols:
         return len(self.nodes)
 
     def __getitem__(self, key: Any) -> Symbols:
-        return Symbols(self.xp, self.nodes[key])
+        return self.xp.item(self, key)
 
     def _unknown(self, *_: object) -> NoReturn:
         raise TypeError("a symbol has no value: branch on values with xp.where")
@@ -190,6 +190,10 @@ class Namespace:
 
             function = self._functions[op] = np.frompyfunc(one, len(args), 1)
         return Symbols(self, function(*(self.asarray(arg).nodes for arg in args)))
+
+    def item(self, x: Symbols, key: Any) -> Symbols:
+        """Return an entry of an array, or a part of it."""
+        return Symbols(self, x.nodes[key])
 
     def asarray(self, value: Any, dtype: Any = None) -> Symbols:
         """Return symbols, constants where the value is known."""

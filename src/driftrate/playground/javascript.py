@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from driftrate._trace import Graph, Node
-from driftrate.playground.long import LENGTH, PLACE, Varying
+from driftrate.playground.long import FOLDS, LENGTH, PLACE, Varying
 
 _OPS: dict[str, str] = {
     "add": "({} + {})",
@@ -66,7 +66,7 @@ class Writer:
     """Writes the body of a function that computes a graph; `d` is the length of a long axis.
 
     Everything is read before anything is written, entry by entry of a long axis, so that results
-    may go to where inputs were.
+    may go to where inputs were. What one loop leaves to another lies in `q`.
 
     Args:
         graph: What is computed.
@@ -80,13 +80,14 @@ class Writer:
         self._places, self._results = places, results
         self._varying = Varying(graph.inputs)
         self._order = list(graph.ops())
-        # A total is known when the loop of its phase is over.
+        # What folds a long axis is known when the loop of its phase is over.
         self._phase: dict[Node, int] = {}
         for node in self._order:
             before = max((self._phase.get(arg, 0) for arg in node.args), default=0)
-            self._phase[node] = before + (node.op == "total")
+            self._phase[node] = before + (node.op in FOLDS)
         self._known: dict[Node, str] = {}  # expressions
         self._depth: dict[Node, int] = {}
+        self.kept = 0  # vectors that loops leave to later ones, in `q`
 
     def body(self) -> str:
         """Return the statements."""
@@ -94,24 +95,13 @@ class Writer:
         uses = Counter(arg for node in plain for arg in node.args)
         # What a loop or a result reads has a name: no loop computes it again.
         inner = (arg for node in self._order if node in self._varying for arg in node.args)
-        totals = [node for node in plain if node.op == "total"]
         for node in (*inner, *(one.node for one in self._results)):
             uses[node] += 2
         lines = self._constants([n for n in uses if not n.args and n not in self._varying], uses)
-        for phase in range(max(self._phase.values(), default=0) + 1):
-            own = (node for node in plain if self._phase[node] == phase and node.op != "total")
-            lines += self._constants(own, uses)
-            if due := [node for node in totals if self._phase[node] == phase + 1]:
-                lines += [f"let {node.name} = 0;" for node in due]
-                lines += self._loop(
-                    [node.args[0] for node in due], "{} += {};", [node.name for node in due]
-                )
-                self._known |= {node: node.name for node in due}
-        long = [one for one in self._results if one.long]
-        if long:
-            lines += self._loop(
-                [one.node for one in long], "{} = {};", [one.target for one in long]
-            )
+        last = max(self._phase.values(), default=0)
+        for phase in range(last + 1):
+            own = (n for n in plain if self._phase[n] == phase and n.op not in FOLDS)
+            lines += self._constants(own, uses) + self._loop(phase, last)
         short = (one for one in self._results if not one.long)
         lines += [f"{one.target} = {self._read(one.node)};" for one in short]
         return "\n".join(lines)
@@ -128,26 +118,44 @@ class Writer:
                 self._known[node] = node.name
         return lines
 
-    def _loop(self, wanted: list[Node], line: str, targets: list[str]) -> list[str]:
-        """Return a loop along the long axis that computes what is wanted, then assigns it."""
-        needed: set[Node] = set()
-        waiting = [node for node in wanted if node in self._varying]
-        while waiting:
-            node = waiting.pop()
-            if node not in needed:
-                needed.add(node)
-                waiting.extend(arg for arg in node.args if arg in self._varying)
-        uses = Counter(arg for node in needed for arg in node.args)
-        uses.update(2 * wanted)
+    def _loop(self, phase: int, last: int) -> list[str]:
+        """Return the loop along the long axis that ends a phase, where there is something to do."""
+        order = [n for n in self._order if n in self._varying and self._phase[n] == phase]
+        folds = [n for n in self._order if n.op in FOLDS and self._phase[n] == phase + 1]
+        results = [one for one in self._results if one.long and phase == last]
+        if not (order or folds or results):
+            return []
+        later = {
+            arg
+            for node in self._order
+            if self._phase[node] > phase and node not in folds
+            for arg in node.args
+        }
+        if phase < last:
+            later |= {one.node for one in self._results if one.long}
+        wanted = [*(node.args[0] for node in folds), *(one.node for one in results)]
+        uses = Counter([*(arg for node in order for arg in node.args), *wanted, *wanted])
+        uses.update(2 * [node for node in order if node in later])
         outside = dict(self._known), dict(self._depth)
-        order = sorted(needed, key=lambda node: node.number)
-        lines = self._constants(order, uses)
-        lines += [
-            line.format(target, self._read(node))
-            for target, node in zip(targets, wanted, strict=True)
-        ]
+        entries = [n for n in uses if not n.args and n in self._varying]
+        lines = self._constants([*entries, *order], uses)
+        kept = {}
+        for node in order:
+            if node in later:
+                kept[node] = f"q[{self.kept} * d + i]"
+                self.kept += 1
+                lines.append(f"{kept[node]} = {self._read(node)};")
+        for node in folds:
+            value = self._read(node.args[0])
+            one = f"if (i === {node.args[1].value}) {node.name} =" if node.op == "pick" else ""
+            lines.append(f"{one or f'{node.name} +='} {value};")
+        # Everything is read before anything is written.
+        lines += [f"const w{k} = {self._read(one.node)};" for k, one in enumerate(results)]
+        lines += [f"{one.target} = w{k};" for k, one in enumerate(results)]
         self._known, self._depth = outside
-        return ["for (let i = 0; i < d; i++) {", *lines, "}"]
+        self._known |= kept | {node: node.name for node in folds}
+        before = [f"let {', '.join(f'{node.name} = 0' for node in folds)};"] if folds else []
+        return [*before, "for (let i = 0; i < d; i++) {", *lines, "}"]
 
     def _compose(self, node: Node) -> tuple[str, int]:
         if node.op == "const":

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from driftrate._trace import Graph
-from driftrate._trace.graph import Tree
+from driftrate._trace.graph import Tree, mapped
 from driftrate.adapters import _pursuit as law
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.playground import adam
 from driftrate.playground.javascript import Result, Writer, function, literal
-from driftrate.playground.long import trace_long
+from driftrate.playground.long import TABLE, trace_long
 from driftrate.schedules.base import TRAIL, Array, Schedule, Signal, State
 from driftrate.schedules.baselines import ConstantRate, InverseTimeRate
 from driftrate.schedules.linear import LinearRate
 from driftrate.schedules.measured import MeasuredRate
+from driftrate.schedules.measured.tuning import TUNING
 
 DIMENSIONS = (2, 8, 32, 128)
 TOLD = ("rate", "first", "adam", "dim", "noise", "scale")
@@ -35,6 +36,7 @@ class Rule(NamedTuple):
             or the losses and gradients of a pool.
         seen: What `seen` looks like; an axis of length 1 is as long as there are weights.
         points: `(xp, state) -> points`, where a pool wants them.
+        length: Of the vectors in a state; None if they are as long as the weights.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Rule(NamedTuple):
     step: Callable[..., tuple[Array, State]]
     seen: Tree
     points: Callable[..., Array] | None = None
+    length: int | None = None
 
 
 def rules() -> dict[str, Rule]:
@@ -70,7 +73,8 @@ def rules() -> dict[str, Rule]:
         "linear": _schedule(
             lambda told: _told(LinearRate(2, 1.0), dim=told["dim"], noise_std=told["noise"])
         ),
-        "measured": _schedule(lambda told: MeasuredRate()),
+        # Its vectors are numbers of its hypotheses.
+        "measured": _schedule(lambda told: MeasuredRate(), len(TUNING.drift_variances)),
         "hedged": Rule(
             "pool",
             lambda xp, told, weights: pool.init(weights),
@@ -124,7 +128,7 @@ def _told(rule: Schedule, **constants: Array) -> Schedule:
     return rule
 
 
-def _schedule(make: Callable[[State], Schedule]) -> Rule:
+def _schedule(make: Callable[[State], Schedule], length: int | None = None) -> Rule:
     known = make(dict.fromkeys(TOLD, 1.0))
     fields = Signal(**dict.fromkeys(known.signals, 1.0))
     return Rule(
@@ -132,6 +136,7 @@ def _schedule(make: Callable[[State], Schedule]) -> Rule:
         lambda xp, told, weights: make(told)._start(),
         lambda xp, told, state, signal: make(told)._step(xp, state, signal),
         fields,
+        length=length,
     )
 
 
@@ -147,49 +152,48 @@ def javascript() -> str:
 
 
 def _write(rule: Rule, told: State) -> str:
-    weights = np.zeros(1)
-    start = trace_long(rule.start, told, weights)
-    state = _template(start.output)
-    step = trace_long(rule.step, told, state, rule.seen)
+    start = trace_long(rule.start, told, np.zeros(1))
+    state = _template(start.output, rule.length)
+    step = trace_long(rule.step, told, state, rule.seen, length=rule.length)
     layout = Layout(state)
-    given = {(0, name): f"t.{name}" for name in TOLD}
-    before = layout.places(1)
-    seen = _seen(rule.seen)
+    given: dict[tuple[Any, ...], str] = {(0, name): f"t.{name}" for name in TOLD}
+    begin = Writer(start, given | {(1, 0): "0"}, layout.results(start.output))
     value, after = step.output
-    begin = Writer(start, given | {(1, 0): "0"}, layout.results(start, start.output)).body()
-    taken = Writer(
-        step, given | before | seen, [Result("const rate", value, False), *layout.results(step, after)]
-    ).body()
+    tables = [n.value for n in step.nodes if n.op == "input" and n.value[0] == TABLE]
+    places = given | layout.places(1) | _seen(rule.seen)
+    places |= {table: f"this.tables[{k}][i]" for k, table in enumerate(tables)}
+    take = Writer(step, places, [Result("const rate", value, False), *layout.results(after)])
     parts = [
+        function("start", "s, o, d, t, q", begin.body()),
+        function("step", "s, o, d, t, q, x, g, l", take.body(), "rate"),
         f'kind: "{rule.kind}"',
         f"scalars: {layout.scalars}",
         f"vectors: {layout.vectors}",
-        function("start", "s, o, d, t", begin),
-        function("step", "s, o, d, t, x, g, l", taken, "rate"),
+        f"length: {literal(rule.length or 0)}",
+        f"at: {layout.vector('mixture' if rule.kind == 'pool' else 'weights')}",
+        f"tables: [{', '.join(str(list(table[1:])) for table in tables)}]",
     ]
-    home = "mixture" if rule.kind == "pool" else "weights"
-    parts.append(f"at: {layout.vector(home)}")
+    kept = max(begin.kept, take.kept)
     if rule.points is not None:
         members = trace_long(rule.points, state)
         flat = members.output.ravel()
-        parts.append(f"points: {len(flat)}")
         results = [Result(f"p[{k} * d + i]", node, True) for k, node in enumerate(flat)]
-        parts.append(
-            function("members", "s, o, d, p", Writer(members, layout.places(0), results).body())
-        )
+        write = Writer(members, layout.places(0), results)
+        parts += [f"points: {len(flat)}", function("members", "s, o, d, p, q", write.body())]
+        kept = max(kept, write.kept)
+    parts.append(f"kept: {kept}")
     return "{\n" + ",\n".join(parts) + "\n}"
 
 
-def _template(tree: Tree) -> Tree:
+def _template(tree: Tree, length: int | None) -> Tree:
     """Return what stands for a state that was traced: numbers, and arrays of their shapes."""
-    from driftrate._trace.graph import mapped
-
     kinds = {"float": 0.0, "int": 0, "bool": False}
 
     def leaf(nodes: Any) -> Any:
-        if isinstance(nodes, np.ndarray):
-            return np.full(nodes.shape, kinds[nodes.ravel()[0].kind])
-        return kinds[nodes.kind]
+        if not isinstance(nodes, np.ndarray):
+            return kinds[nodes.kind]
+        shape = (1,) if nodes.shape == (length,) else nodes.shape
+        return np.full(shape, kinds[nodes.ravel()[0].kind])
 
     return mapped(leaf, tree)
 
@@ -224,17 +228,21 @@ class Layout:
         """Return the expressions of the state as an argument of a trace."""
         return {(argument, *path): text for path, text in self._at.items()}
 
-    def results(self, graph: Graph, state: State) -> list[Result]:
+    def results(self, state: State) -> list[Result]:
         """Return what is assigned to put a state there."""
         found = []
         for path, leaf in Graph.leaves(state):
-            if isinstance(leaf, np.ndarray):
-                nodes = {(*path, place): node for place, node in enumerate(leaf.ravel())}
-            else:
-                nodes = {path: leaf}
-            found += [
-                Result(self._at[place], node, place in self._long) for place, node in nodes.items()
-            ]
+            for place, node in enumerate(np.ravel(leaf)):
+                own = (*path, place) if isinstance(leaf, np.ndarray) else path
+                if own in self._at:
+                    found.append(Result(self._at[own], node, own in self._long))
+                    continue
+                # Known entry by entry, of a vector that is long from then on.
+                found[-1:] = [
+                    Result(self._at[*path, 0].replace(" + i]", f" + {k}]"), one, False)
+                    for k, one in enumerate(leaf)
+                ]
+                break
         return found
 
 
