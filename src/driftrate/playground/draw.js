@@ -20,13 +20,14 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
   const x = t => left + (width - left - right) * t / (STEPS - 1);
   const y = v => top + (height - top - bottom) * (1 - scale(v));
   pen.font = FONT; pen.lineWidth = 1; pen.textBaseline = "middle";
-  for (const { value, say, strong } of ticks) {
+  for (const { value, say, strong, words } of ticks) {
     const at = Math.round(y(value)) + .5;
     if (at < top - 2 || at > height - bottom + 2) continue;
     pen.strokeStyle = strong ? colours.soft : colours.line;
     pen.setLineDash(strong ? [2, 3] : []);
     pen.beginPath(); pen.moveTo(left, at); pen.lineTo(width - right, at); pen.stroke();
     pen.fillStyle = colours.soft; pen.textAlign = "right"; pen.fillText(say, left - 6, at);
+    if (words) { pen.globalAlpha = .75; pen.fillText(words, width - right, at - 8); pen.globalAlpha = 1; }
   }
   pen.setLineDash([]);
   pen.strokeStyle = colours.line;

@@ -1,9 +1,9 @@
 // The page: settings in the address, a run behind them, pictures of it.
 const LEARNERS = {
-  linear: ["Algorithm 1", "told the truth: each shift, the noise, the dimension", "linear"],
-  measured: ["MeasuredRate", "told nothing: it measures signal and noise"],
-  hedged: ["HedgedSGD", "told nothing: ten rates, mixed by their losses"],
+  measured: ["MeasuredRate", "told nothing: measures signal and noise"],
+  hedged: ["HedgedSGD", "told nothing: ten rates, mixed by loss"],
   pursuit: ["Pursuit", "told nothing: an optimizer for networks"],
+  linear: ["Algorithm 1", "told the truth: shifts, noise, dimension"],
   constant: ["Constant", "told its rate, by you", "rate"],
   inverse: ["1/t", "told the best first rate"],
   adam: ["Adam", "told its rate, by you", "adam"],
@@ -11,7 +11,7 @@ const LEARNERS = {
 const NAMES = Object.keys(LEARNERS);
 const SLIDERS = {
   speed: { low: -10, high: 7, value: raw => 10 ** (raw / 10), start: 0 },
-  noise: { low: 0, high: 40, value: raw => raw / 10, start: 10, say: v => `\u03c3 = ${number(v)}` },
+  noise: { low: 0, high: 40, value: raw => raw / 10, start: 15, say: v => `\u03c3 = ${number(v)}` },
   batch: { low: 1, high: 8, value: raw => 2 ** raw, start: 4, say: v => `${v} rows` },
   dim: { low: 0, high: 3, value: raw => DIMENSIONS[raw], start: 0, say: v => `${v} weights` },
   rate: { low: -50, high: 6, value: raw => 10 ** (raw / 20), start: -20, say: number },
@@ -29,7 +29,11 @@ const TRIES = [
   ["32 weights", "dim=32"],
   ["move it yourself", "path=yours"],
 ];
-const PACE = 120, BUDGET = 4.5;                   // steps a second; milliseconds of computing a frame
+const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
+const LEARNING = [
+  { value: 0, say: "0" }, { value: .1, say: "0.1" }, { value: .5, say: "0.5", words: "halves the error" },
+  { value: 1, say: "1", strong: true, words: "overshoots above" }, { value: 2, say: "2" },
+];
 const $ = id => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -181,11 +185,10 @@ function draw() {
   if (page.path === "jumps") for (let t = EVERY; t < STEPS; t += EVERY) marks.push(t);
   const span = Math.max(step, Math.min(run.known, STEPS) - 1);
   const [lowRate] = extent(shown.map(({ k }) => run.rates[k]), span);
-  const low = Math.min(Math.max(10 ** Math.floor(Math.log10(lowRate)), 1e-4), .01);
+  const low = Math.min(Math.max(.7 * lowRate, 1e-4), .02);
   chart($("rates"), line("rates"), step, decades(low, 2), logarithmic(low, 2), colours, marks);
-  const words = [[0, "0"], [.5, "0.5"], [1, "1", true], [1.5, "1.5"], [2, "2"]];
-  chart($("learning"), line("learning"), step, words.map(([value, say, strong]) => ({ value, say, strong })),
-    v => v / 2, colours, marks);
+  // Between a straight and a logarithmic scale: small ones are seen, and 0 is there.
+  chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / 2), colours, marks);
   const [, ...ends] = extent(shown.map(({ k }) => run.regret[k]), span);
   const high = 1.5 * Math.min(ends[0], 300 * ends[1]), floor = Math.max(high / 1000, 1e-3);
   chart($("regret"), line("regret", "error"), step, decades(floor, high), logarithmic(floor, high), colours, marks);
@@ -237,14 +240,14 @@ function look(shown, step) {
     const seen = "as seen from the target, which runs from each learner by itself";
     return { centre: [0, 0], radius: 1.25 * Math.min(radius, 1e4), step, target: null, learners, seen };
   }
-  let box = [0, 0, 0, 0];
-  for (let t = 0; t < path.length; t += 2) {
-    box = [Math.min(box[0], path[t]), Math.max(box[1], path[t]),
-      Math.min(box[2], path[t + 1]), Math.max(box[3], path[t + 1])];
+  const [radius, follow] = windowOf(run.world.settings), centre = [page.path === "rest" ? .8 : 0, 0];
+  if (follow) {
+    // The window moves with the target, but later.
+    const from = Math.max(0, step - follow);
+    for (let t = from; t <= step; t++) {
+      centre[0] += path[2 * t] / (step - from + 1); centre[1] += path[2 * t + 1] / (step - from + 1);
+    }
   }
-  const radius = page.path === "yours" ? 2.4
-    : Math.max(box[1] - box[0], box[3] - box[2], 2.2) / 2 * 1.18 + .15;
-  const centre = page.path === "yours" ? [0, 0] : [(box[0] + box[1]) / 2, (box[2] + box[3]) / 2];
   const learners = shown.map(({ name, k }) => ({
     colour: page.colours[name], dash: name === "linear",
     place: (t, seed) => {
@@ -274,7 +277,6 @@ function furnish() {
     group.append(label);
   }
   $("paths").append(group);
-  const words = { linear: "" };
   $("rules").innerHTML = '<h2><span>click to switch</span><span>regret so far</span></h2>' + NAMES.map(name => {
     const [title, told, slider] = LEARNERS[name];
     const own = slider in SLIDERS ? `<label><span hidden>rate</span><input type="range" id="${slider}"

@@ -1,15 +1,24 @@
 // Where the target is at each step: in the plane of the first two weights, all others are 0.
 const STEPS = 2000, EVERY = 250, START = 1.5;
 const PATHS = {
-  rest: { say: () => "it does not move" },
-  jumps: { say: speed => `${number(1.2 * speed)} every ${EVERY} steps` },
-  drift: { say: speed => `${number(0.03 * speed)} a step, at random` },
-  spiral: { say: speed => `${number(2 * speed)} turns in and out` },
-  runaway: { say: speed => `${number(0.02 * speed)} a step, away` },
-  yours: { say: () => "as fast as your hand" },
+  rest: { say: () => "none" },
+  jumps: { say: speed => `${number(1.2 * speed)} a jump` },
+  drift: { say: speed => `${number(0.03 * speed)} a step` },
+  spiral: { say: speed => `${number(2 * speed)} turns` },
+  runaway: { say: speed => `${number(0.02 * speed)} a step` },
+  yours: { say: () => "your hand\u2019s" },
 };
 
 function number(value) { return String(Number(value.toPrecision(2))); }
+
+// How wide a window on the chase is, and over how many steps the window follows the target.
+function windowOf({ path, speed, noise, batch }) {
+  const cloud = 1.5 * noise / Math.sqrt(batch);
+  if (path === "jumps") return [Math.max(1.25 * 1.2 * speed, cloud, .4), 50];
+  if (path === "drift") return [Math.max(.75 * speed, cloud, .4), 120];
+  if (path === "rest") return [Math.max(1.2, cloud), 0];
+  return [2.35, 0];
+}
 
 // Return the positions x, y by steps; null for nature that runs away from each learner by itself.
 function pathOf(settings) {
@@ -19,14 +28,15 @@ function pathOf(settings) {
   let x = START, y = 0;
   for (let t = 0; t < STEPS; t++) {
     if (path === "jumps" && t > 0 && t % EVERY === 0) {
-      // Of many directions the one that leads nearest to the middle: the picture is finite.
+      // The first of some directions that does not lead out of the picture, or the best of them.
+      const size = 1.2 * speed;
       let angle, near = Infinity;
-      for (let k = 0; k < 3; k++) {
+      for (let k = 0; k < 12 && near > size; k++) {
         const a = 2 * Math.PI * random.uniform();
-        const far = Math.hypot(x + 1.2 * speed * Math.cos(a), y + 1.2 * speed * Math.sin(a));
+        const far = Math.hypot(x + size * Math.cos(a), y + size * Math.sin(a));
         if (far < near) { near = far; angle = a; }
       }
-      x += 1.2 * speed * Math.cos(angle); y += 1.2 * speed * Math.sin(angle);
+      x += size * Math.cos(angle); y += size * Math.sin(angle);
     } else if (path === "drift" && t > 0) {
       const angle = 2 * Math.PI * random.uniform();
       x += 0.03 * speed * Math.cos(angle); y += 0.03 * speed * Math.sin(angle);
