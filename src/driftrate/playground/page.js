@@ -20,8 +20,8 @@ const SLIDERS = {
 const DIMENSIONS = Object.keys(SCALES).map(Number);
 const TRIES = [
   ["jumps", ""],
-  ["slow drift", "path=drift&speed=0.32"],
-  ["fast drift", "path=drift&speed=3.2"],
+  ["slow drift", "path=drift&speed=0.316"],
+  ["fast drift", "path=drift&speed=3.16"],
   ["rest: 1/t is right", "path=rest"],
   ["the paper\u2019s spiral", "path=spiral"],
   ["runaway", "path=runaway"],
@@ -39,7 +39,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 const page = {
   raw: {}, path: "jumps", seed: 1, off: new Set(), drawn: [], step: 0, playing: false,
-  history: new History(NAMES), colours: {}, stale: true, frames: [], pointer: null,
+  history: new History(NAMES), colours: {}, stale: true, frames: [], first: null, pointer: null,
 };
 
 function settings() {
@@ -150,6 +150,8 @@ function frame(now) {
     if (before <= page.step) page.stale = true;
   }
   if (page.stale) { draw(); page.stale = false; }
+  // When the first picture was there, from the start of the visit.
+  if (page.first === null && run.head > 1) page.first = performance.now();
   if (page.frames.push(performance.now() - start) > 600) page.frames.shift();
   requestAnimationFrame(frame);
 }
@@ -358,8 +360,12 @@ function hand(canvas) {
     event.preventDefault();
     const [x, y] = drawnAt(page.drawn, page.step);
     take([x + .3 * way[0], y + .3 * way[1]]);
+    // At once: the key may be up again before the next frame.
+    hold(Math.floor(page.step) + 1);
+    page.step = Math.min(Math.floor(page.step) + 1, STEPS - 1);
+    page.pointer = null;
+    remember();
   });
-  canvas.addEventListener("keyup", event => { if (event.key in ways) { page.pointer = null; remember(); } });
 }
 
 furnish();
