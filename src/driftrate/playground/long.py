@@ -97,9 +97,7 @@ class LongNamespace(Namespace):
         return Symbols(self, np.asarray(np.frompyfunc(function, 1, 1)(nodes), dtype=object))
 
 
-def trace_long(
-    function: Callable[..., Any], *templates: Tree, length: int | None = None
-) -> Graph:
+def trace_long(function: Callable[..., Any], *templates: Tree, length: int | None = None) -> Graph:
     """Return the trace of a function; in templates an axis of length 1 stands for a long one.
 
     Args:
@@ -109,8 +107,8 @@ def trace_long(
 
     Example:
         >>> graph = trace_long(lambda xp, x: x * xp.vecdot(x, x), np.zeros(1))
-        >>> list(graph.ops())
-        [v1 = mul(v0, v0), v2 = total(v1), v3 = mul(v0, v2)]
+        >>> [node.op for node in graph.ops()]
+        ['mul', 'total', 'mul']
     """
 
     def told(xp: LongNamespace, *inputs: Tree) -> Tree:

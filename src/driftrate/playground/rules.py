@@ -66,9 +66,7 @@ def rules() -> dict[str, Rule]:
     return {
         "constant": _schedule(lambda told: _told(ConstantRate(0.1), rate=told["rate"])),
         "inverse": _schedule(
-            lambda told: _told(
-                InverseTimeRate(0.5), rate=told["first"], decay=told["first"]
-            )
+            lambda told: _told(InverseTimeRate(0.5), rate=told["first"], decay=told["first"])
         ),
         "linear": _schedule(
             lambda told: _told(LinearRate(2, 1.0), dim=told["dim"], noise_std=told["noise"])
