@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
 Kind = Literal["float", "int", "bool"]
 Tree = Any  # numbers' nodes and arrays of nodes in dictionaries, tuples, lists and dataclasses
 
