@@ -93,7 +93,7 @@ class Builder:
 
     def op(self, op: str, *args: Node) -> Node:
         """Return the node of an operation, or a simpler one of the same value."""
-        if all(arg.op == "const" for arg in args):
+        if op != "where" and all(arg.op == "const" for arg in args):
             try:
                 folded = OPS[op](*(arg.value for arg in args))
             except (ArithmeticError, ValueError):

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driftrate.schedules import _scalars
 
@@ -37,7 +36,8 @@ def step(rule: Rule, state: State, signal: Signal) -> tuple[Array, State]:
 def _compiled(
     rule: Rule, kind: type[Signal], given: tuple[str, ...]
 ) -> Callable[[State, Signal], tuple[Array, State]]:
-    trace: Any = import_module("driftrate._trace")  # late: `import driftrate` stays light
-    graph = trace.trace(rule._step, rule._start(), kind(**dict.fromkeys(given, 1.0)))
-    compiled: Any = import_module("driftrate._trace.python").compiled(graph)
-    return compiled  # type: ignore[no-any-return]
+    # Late: `import driftrate` stays light.
+    from driftrate._trace import trace
+    from driftrate._trace.python import compiled
+
+    return compiled(trace(rule._step, rule._start(), kind(**dict.fromkeys(given, 1.0))))
