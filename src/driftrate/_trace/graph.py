@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
 Kind = Literal["float", "int", "bool"]
 Tree = Any  # numbers' nodes and arrays of nodes in dictionaries, tuples, lists and dataclasses
 
@@ -95,7 +93,7 @@ class Builder:
 
     def op(self, op: str, *args: Node) -> Node:
         """Return the node of an operation, or a simpler one of the same value."""
-        if all(arg.op == "const" for arg in args):
+        if op != "where" and all(arg.op == "const" for arg in args):
             try:
                 folded = OPS[op](*(arg.value for arg in args))
             except (ArithmeticError, ValueError):
