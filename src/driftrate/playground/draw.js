@@ -149,7 +149,9 @@ function chase(canvas, view, colours) {
   for (const { colour, place } of learners) {
     const [u, v] = place(step, 0);
     if (u !== u) continue;
-    pen.beginPath(); pen.arc(x(u), y(v), 6.2, 0, 2 * Math.PI);
+    // Who is out of sight is a half moon on the edge.
+    const px = Math.min(Math.max(x(u), 0), width), py = Math.min(Math.max(y(v), 0), height);
+    pen.beginPath(); pen.arc(px, py, px === x(u) && py === y(v) ? 6.2 : 9, 0, 2 * Math.PI);
     pen.fillStyle = colour; pen.fill(); pen.lineWidth = 1.8; pen.strokeStyle = colours.card; pen.stroke();
   }
   pen.font = FONT; pen.fillStyle = colours.soft; pen.textAlign = "left"; pen.textBaseline = "top";

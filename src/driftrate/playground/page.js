@@ -30,6 +30,17 @@ const TRIES = [
   ["move it yourself", "path=yours"],
 ];
 const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
+const STORIES = {
+  rest: "Nothing moves, so a rate should fall as 1/t. Here, and only here, 1/t is right.",
+  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
+    + "too high for the rest; 1/t has forgotten how to move.",
+  drift: "A random walk: the best rate is one constant, which depends on speed, noise and batch. Algorithm 1 guards "
+    + "against the worst that a target of this speed can do, and so goes higher than a walk needs.",
+  spiral: "The paper\u2019s spiral is fast outside and slow in the middle: the best rate falls, and rises again.",
+  runaway: "The target runs straight away from each learner: the worst that it can do at its speed, and what "
+    + "Algorithm 1 is made for.",
+  yours: "Let the target rest, jump and drift by your hand, and see who follows. The address keeps your path.",
+};
 const LEARNING = [
   { value: 0, say: "0" }, { value: .1, say: "0.1" }, { value: .5, say: "0.5", words: "halves the error" },
   { value: 1, say: "1", strong: true, words: "overshoots above" }, { value: 2, say: "2" },
@@ -62,6 +73,9 @@ function address(withStep) {
 }
 
 function remember() {
+  const k = page.best;
+  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step) + 1} of ${STEPS}`
+    + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
   const text = address(!page.playing && page.step > 0);
   if (location.hash.slice(1) !== text) history.replaceState(null, "", text ? `#${text}` : location.pathname);
   for (const one of document.querySelectorAll("#tries a")) {
@@ -110,6 +124,7 @@ function say() {
   $(`path-${page.path}`).checked = true;
   $("picture").classList.toggle("grab", page.path === "yours");
   $("hint").hidden = page.path !== "yours" || page.drawn.length > 1;
+  $("story").textContent = STORIES[page.path];
   for (const name of NAMES) {
     const off = page.off.has(name);
     $(`rule-${name}`).toggleAttribute("data-off", off);
@@ -192,17 +207,19 @@ function draw() {
   // Between a straight and a logarithmic scale: small ones are seen, and 0 is there.
   chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / 2), colours, marks);
   const [, ...ends] = extent(shown.map(({ k }) => run.regret[k]), span);
-  const high = 1.5 * Math.min(ends[0], 300 * ends[1]), floor = Math.max(high / 1000, 1e-3);
+  // The best ones are told apart, and what is a thousand times worse leaves the picture.
+  const high = 1.5 * Math.min(ends[0], 2000 * ends[1]), floor = Math.max(Math.min(ends[1] / 6, high / 100), 1e-3);
   chart($("regret"), line("regret", "error"), step, decades(floor, high), logarithmic(floor, high), colours, marks);
   page.map = chase($("picture"), look(shown, step), colours);
   $("time").value = step; $("time").setAttribute("aria-valuetext", `step ${step}`);
   $("clock").textContent = `${step + 1} / ${STEPS}`;
   let best = Infinity;
-  for (const { k } of shown) if (run.regret[k][step] < best) best = run.regret[k][step];
+  page.best = undefined;
+  for (const { k } of shown) if (run.regret[k][step] < best) { best = run.regret[k][step]; page.best = k; }
   NAMES.forEach((name, k) => {
     const value = run.regret[k][step];
     $(`regret-${name}`).textContent = value === value ? number3(value) : step ? "diverged" : "";
-    $(`rule-${name}`).toggleAttribute("data-best", value === best && !page.off.has(name) && step > 0);
+    $(`rule-${name}`).toggleAttribute("data-best", k === page.best && step > 0);
   });
 }
 
@@ -225,13 +242,13 @@ function extent(columns, step) {
 function look(shown, step) {
   const { history: run } = page, path = run.world.path;
   if (path === null) {
-    // As seen from the target: every learner has its own.
-    let radius = 1.2;
-    for (const { k } of shown) {
-      for (let t = Math.max(0, step - 60); t <= step; t += 4) {
-        if (run.away[k][t] > radius) radius = run.away[k][t];
-      }
-    }
+    // As seen from the target: every learner has its own. Who is lost is shown on the edge.
+    const far = shown.map(({ k }) => {
+      let most = 0;
+      for (let t = Math.max(0, step - 60); t <= step; t += 4) if (run.away[k][t] > most) most = run.away[k][t];
+      return most;
+    }).sort((a, b) => a - b);
+    const radius = Math.max(.6, 1.6 * (far[Math.floor(.7 * (far.length - 1))] || 0));
     const learners = shown.map(({ name, k }) => ({
       colour: page.colours[name], dash: name === "linear",
       place: (t, seed) => {
@@ -240,7 +257,7 @@ function look(shown, step) {
       },
     }));
     const seen = "as seen from the target, which runs from each learner by itself";
-    return { centre: [0, 0], radius: 1.25 * Math.min(radius, 1e4), step, target: null, learners, seen };
+    return { centre: [0, 0], radius: Math.min(radius, 1e4), step, target: null, learners, seen };
   }
   const [radius, follow] = windowOf(run.world.settings), centre = [page.path === "rest" ? .8 : 0, 0];
   if (follow) {
