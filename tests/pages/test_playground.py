@@ -98,7 +98,7 @@ def test_the_same_draws_give_the_library_s_numbers(name, played):
 )
 def test_the_page_s_world_has_the_library_s_law(name, rule, batch, dim, engine):
     """Regret and rates are those of `dr.simulate`, within four standard errors."""
-    seeds, steps, at = 300, 300, np.array([1, 5, 25, 100, 260, 300]) - 1
+    seeds, steps, at = 200, 300, np.array([1, 5, 25, 100, 260, 300]) - 1
     settings = USUAL | {"batch": batch, "dim": dim, "seeds": seeds}
     found = engine.evaluate(PLAY, [settings, [name], steps, None])
     path = np.zeros((steps, dim))
@@ -110,41 +110,7 @@ def test_the_page_s_world_has_the_library_s_law(name, rule, batch, dim, engine):
         other = np.asarray(theirs).T[at]
         error = np.sqrt((one.var(axis=1) + other.var(axis=1)) / seeds)
         gap = np.abs(one.mean(axis=1) - other.mean(axis=1))
-        assert (gap <= 4 * error + 1e-12).all(), (ours, gap / error)
-
-
-def test_adam_is_torch_s():
-    import torch
-
-    from driftrate.playground import adam
-
-    rng = np.random.default_rng(0)
-    weights = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    rival, state = torch.optim.Adam([weights], lr=0.05), adam.start(np.zeros(3))
-    for _ in range(200):
-        gradient = rng.standard_normal(3) * 10.0 ** rng.integers(-3, 3)
-        weights.grad = torch.as_tensor(gradient)
-        rival.step()
-        state = adam.step(np, state, gradient, 0.05)
-        np.testing.assert_allclose(state["weights"], weights.detach().numpy(), rtol=1e-12)
-
-
-def test_pursuit_is_torch_s():
-    import torch
-
-    import driftrate.torch
-    from driftrate.playground.rules import pursued, pursuit_start, scale
-
-    rng = np.random.default_rng(0)
-    weights = torch.nn.Parameter(torch.zeros(3))
-    rival = driftrate.torch.Pursuit([weights])
-    state = pursuit_start(np.zeros(3), scale(3))
-    for _ in range(50):
-        gradient = rng.standard_normal(3)
-        weights.grad = torch.as_tensor(gradient, dtype=torch.float32)
-        rival.step()
-        state = pursued(np, state, gradient)
-        np.testing.assert_allclose(state["weights"], weights.detach().numpy(), rtol=1e-3, atol=1e-5)
+        assert (gap <= 4 * error + 1e-12).all(), (ours, gap, error)
 
 
 class TestPage:
@@ -364,9 +330,3 @@ def test_the_dark_is_dark(chromium, made):
         page.context.close()
     assert shades["dark"] < 150
     assert shades["light"] > 600
-
-
-def test_the_page_is_small_and_stands_alone(made):
-    text = made.read_text(encoding="utf-8")
-    assert len(text.encode()) < 600_000
-    assert "http" not in text.replace("http-equiv", "")
