@@ -233,12 +233,25 @@ class TestPage:
         assert page.locator("#paths legend").count() == 1
 
     def test_a_rate_is_switched(self, page):
-        page.evaluate("play(false)")
-        before = page.evaluate("document.getElementById('rates').toDataURL()")
+        page.wait_for_function("page.history.head === STEPS")
+        page.evaluate("show(STEPS - 1)")
+        page.wait_for_timeout(100)
+        assert page.evaluate(INKED, ["rates", "inverse"]) > 50
         page.locator("#rule-inverse button").click()
         page.wait_for_timeout(100)
-        assert page.evaluate("document.getElementById('rates').toDataURL()") != before
+        assert page.evaluate(INKED, ["rates", "inverse"]) == 0
+        assert page.evaluate(INKED, ["rates", "measured"]) > 50
         assert "off=inverse" in page.evaluate("location.hash")
+
+    def test_a_chart_is_a_way_to_a_step(self, page):
+        page.evaluate("play(false)")
+        page.wait_for_function("page.history.head === STEPS")
+        canvas = page.locator("#regret")
+        box = canvas.bounding_box()
+        canvas.click(position={"x": box["width"] / 2, "y": 40})
+        step = page.evaluate("page.step")
+        assert 850 < step < 1000
+        assert page.locator("#time").get_attribute("aria-valuetext") == f"step {step}"
 
     def test_a_target_moved_by_hand_is_followed_and_shared(self, page, visit):
         page.locator("#path-yours").locator("..").click()
@@ -273,6 +286,15 @@ COLOURS = """id => {
   const canvas = document.getElementById(id);
   const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   return new Set(new Uint32Array(image.data.buffer)).size;
+}"""
+INKED = """([id, name]) => {
+  const canvas = document.getElementById(id), probe = document.createElement("canvas");
+  const pen = probe.getContext("2d");
+  pen.fillStyle = page.colours[name];
+  pen.fillRect(0, 0, 1, 1);
+  const [colour] = new Uint32Array(pen.getImageData(0, 0, 1, 1).data.buffer);
+  const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return new Uint32Array(image.data.buffer).filter(pixel => pixel === colour).length;
 }"""
 SHOWN = """[page.raw, page.path, page.seed, [...page.off], Math.floor(page.step)]"""
 
@@ -330,3 +352,20 @@ def test_the_dark_is_dark(chromium, made):
         page.context.close()
     assert shades["dark"] < 150
     assert shades["light"] > 600
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "noise=much&batch=-3&dim=7",
+        "path=nowhere&seed=x&step=1e9",
+        "path=yours&drawn=0.a_b..c&off=all",
+    ],
+)
+def test_an_address_that_says_nothing_does_no_harm(words, made, visit):
+    page = visit.page
+    page.goto(f"{made.as_uri()}#{words}")
+    page.wait_for_function("page.history.head > 0")
+    assert page.evaluate("page.path in PATHS && page.step < STEPS")
+    assert page.evaluate("Object.values(settings()).every(value => value === value)")
+    assert visit.errors == []

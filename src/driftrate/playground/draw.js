@@ -13,10 +13,18 @@ function fitted(canvas) {
   return { pen, width, height };
 }
 
+const LEFT = 40, RIGHT = 6;                       // of a chart, beside its lines
+
+// The step under a pointer on a chart.
+function stepAt(canvas, x) {
+  const share = (x - LEFT) / (canvas.clientWidth - LEFT - RIGHT);
+  return Math.round(Math.min(Math.max(share, 0), 1) * (STEPS - 1));
+}
+
 // A chart of lines over the steps; `scale` maps a value to 0 (bottom) to 1 (top).
 function chart(canvas, lines, step, ticks, scale, colours, marks) {
   const { pen, width, height } = fitted(canvas);
-  const left = 40, right = 6, top = 6, bottom = 20;
+  const left = LEFT, right = RIGHT, top = 6, bottom = 20;
   const x = t => left + (width - left - right) * t / (STEPS - 1);
   const y = v => top + (height - top - bottom) * (1 - scale(v));
   pen.font = FONT; pen.lineWidth = 1; pen.textBaseline = "middle";
@@ -42,16 +50,16 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
   pen.save();
   pen.beginPath(); pen.rect(left, top - 2, width - left, height - top - bottom + 4); pen.clip();
   const stride = Math.max(1, Math.floor(1.6 * STEPS / (width - left)));
-  for (const { values, error, colour, dash } of lines) {
+  for (const { values, error, colour, dash, alpha } of lines) {
     if (error) {
-      pen.fillStyle = colour; pen.globalAlpha = .16; pen.beginPath();
+      pen.fillStyle = colour; pen.globalAlpha = .16 * alpha; pen.beginPath();
       for (let t = 0; t <= step; t += stride) pen.lineTo(x(t), y(values[t] + 2 * error[t]));
       for (let t = step - step % stride; t >= 0; t -= stride) {
         pen.lineTo(x(t), y(values[t] - 2 * error[t]));
       }
-      pen.fill(); pen.globalAlpha = 1;
+      pen.fill();
     }
-    pen.strokeStyle = colour; pen.lineWidth = LINE; pen.lineJoin = "round"; pen.setLineDash(dash || []);
+    pen.globalAlpha = alpha; pen.strokeStyle = colour; pen.lineWidth = LINE; pen.lineJoin = "round"; pen.setLineDash(dash || []);
     pen.beginPath();
     let gap = true, t = 0;
     for (; t <= step; t += stride) {
@@ -66,6 +74,7 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
       pen.fillStyle = colour; pen.beginPath();
       pen.arc(x(step), y(values[step]), 3.2, 0, 2 * Math.PI); pen.fill();
     }
+    pen.globalAlpha = 1;
   }
   pen.restore();
 }
@@ -122,17 +131,17 @@ function chase(canvas, view, colours) {
   };
   if (target) trail(target, Math.max(0, step - 400), step, colours.soft, 1.4, .55);
   const [tx, ty] = target ? target(step) : [0, 0];
-  for (const { colour, place } of learners) {
-    pen.fillStyle = colour; pen.globalAlpha = .3;
+  for (const { colour, place, alpha } of learners) {
+    pen.fillStyle = colour; pen.globalAlpha = .3 * alpha;
     for (let seed = 1; seed < SEEDS; seed++) {
       const [u, v] = place(step, seed);
       if (u === u) { pen.beginPath(); pen.arc(x(u), y(v), 2, 0, 2 * Math.PI); pen.fill(); }
     }
     pen.globalAlpha = 1;
   }
-  for (const { colour, place, dash } of learners) {
+  for (const { colour, place, dash, alpha } of learners) {
     if (dash) pen.setLineDash([5, 4]);
-    trail(t => place(t, 0), Math.max(0, step - 160), step, colour, 2.2, .9);
+    trail(t => place(t, 0), Math.max(0, step - 160), step, colour, 2.2, .9 * alpha);
     pen.setLineDash([]);
   }
   // The target: a ring with a cross, above the trails and under the learners.
@@ -146,14 +155,16 @@ function chase(canvas, view, colours) {
     }
     pen.stroke(); pen.lineWidth = 2; pen.strokeStyle = colours.target;
   }
-  for (const { colour, place } of learners) {
+  for (const { colour, place, alpha } of learners) {
     const [u, v] = place(step, 0);
     if (u !== u) continue;
+    pen.globalAlpha = alpha;
     // Who is out of sight is a half moon on the edge.
     const px = Math.min(Math.max(x(u), 0), width), py = Math.min(Math.max(y(v), 0), height);
     pen.beginPath(); pen.arc(px, py, px === x(u) && py === y(v) ? 6.2 : 9, 0, 2 * Math.PI);
     pen.fillStyle = colour; pen.fill(); pen.lineWidth = 1.8; pen.strokeStyle = colours.card; pen.stroke();
   }
+  pen.globalAlpha = 1;
   pen.font = FONT; pen.fillStyle = colours.soft; pen.textAlign = "left"; pen.textBaseline = "top";
   if (seen) pen.fillText(seen, 12, 10);
   return { x: px => centre[0] + (px - width / 2) / unit, y: py => centre[1] - (py - height / 2) / unit };

@@ -50,7 +50,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 const page = {
   raw: {}, path: "jumps", seed: 1, off: new Set(), drawn: [], step: 0, playing: false,
-  history: new History(NAMES), colours: {}, stale: true, frames: 0, first: null, pointer: null,
+  history: new History(NAMES), colours: {}, stale: true, frames: 0, first: null, hot: null, pointer: null,
 };
 
 function settings() {
@@ -141,6 +141,13 @@ function play(on) {
   remember();
 }
 
+function show(step) {
+  page.step = step;
+  page.stale = true;
+  if (page.playing) play(false);
+  remember();
+}
+
 // One frame.
 let last = 0;
 function frame(now) {
@@ -197,6 +204,7 @@ function draw() {
   const line = (kind, error) => shown.map(({ name, k }) => ({
     values: run[kind][k], error: error && run[error][k], colour: colours[name],
     dash: name === "linear" ? [6, 3] : null,
+    alpha: faded(name),
   }));
   const marks = [];
   if (page.path === "jumps") for (let t = EVERY; t < STEPS; t += EVERY) marks.push(t);
@@ -222,6 +230,9 @@ function draw() {
     $(`rule-${name}`).toggleAttribute("data-best", k === page.best && step > 0);
   });
 }
+
+// Where one rate is pointed at, the others step back.
+function faded(name) { return page.hot && page.hot !== name ? .15 : 1; }
 
 function number3(value) { return value >= 100 ? String(Math.round(value)) : value.toPrecision(3); }
 
@@ -250,7 +261,7 @@ function look(shown, step) {
     }).sort((a, b) => a - b);
     const radius = Math.max(.6, 1.6 * (far[Math.floor(.7 * (far.length - 1))] || 0));
     const learners = shown.map(({ name, k }) => ({
-      colour: page.colours[name], dash: name === "linear",
+      colour: page.colours[name], dash: name === "linear", alpha: faded(name),
       place: (t, seed) => {
         const at = 2 * (t * SEEDS + seed);
         return [run.places[k][at], run.places[k][at + 1]];
@@ -268,7 +279,7 @@ function look(shown, step) {
     }
   }
   const learners = shown.map(({ name, k }) => ({
-    colour: page.colours[name], dash: name === "linear",
+    colour: page.colours[name], dash: name === "linear", alpha: faded(name),
     place: (t, seed) => {
       const at = 2 * (t * SEEDS + seed);
       return [run.places[k][at] + path[2 * t], run.places[k][at + 1] + path[2 * t + 1]];
@@ -314,8 +325,10 @@ function furnish() {
 function listen() {
   $("paths").addEventListener("change", event => {
     page.path = event.target.value;
-    if (page.path === "yours") Object.assign(page, { step: 0, drawn: [] });
-    if (page.path === "yours" || page.step >= STEPS - 1) page.step = 0;
+    if (page.path === "yours") page.drawn = [];
+    // Without motion the end is shown, except where there is none yet.
+    if (page.path === "yours" || !still) page.step = 0;
+    else page.step = STEPS - 1;
     page.history.known = 0;
     begin();
     if (!still) play(true);
@@ -325,14 +338,26 @@ function listen() {
     if (!button) return;
     const name = button.parentNode.id.slice(5);
     if (!page.off.delete(name)) page.off.add(name);
+    page.hot = null;
     page.stale = true; say(); remember();
   });
+  const point = event => {
+    if (event.type === "focusin" && !event.target.matches(":focus-visible")) return;
+    const card = event.target.closest(".rule"), name = card && card.id.slice(5);
+    const hot = card && !page.off.has(name) ? name : null;
+    if (hot !== page.hot) { page.hot = hot; page.stale = true; }
+  };
+  for (const kind of ["pointerover", "focusin"]) $("rules").addEventListener(kind, point);
+  for (const kind of ["pointerleave", "focusout"]) {
+    $("rules").addEventListener(kind, () => { page.hot = null; page.stale = true; });
+  }
+  for (const id of ["rates", "learning", "regret"]) {
+    const go = event => { if (event.buttons) show(stepAt($(id), event.offsetX)); };
+    $(id).addEventListener("pointerdown", go);
+    $(id).addEventListener("pointermove", go);
+  }
   $("play").addEventListener("click", () => play(!page.playing));
-  $("time").addEventListener("input", () => {
-    page.step = Number($("time").value);
-    if (page.playing) play(false);
-    page.stale = true; remember();
-  });
+  $("time").addEventListener("input", () => show(Number($("time").value)));
   $("fresh").addEventListener("click", () => { page.seed = page.seed % 1e6 + 1; begin(); });
   document.addEventListener("keydown", event => {
     if (event.key !== " " || event.target.closest("button, a")) return;
