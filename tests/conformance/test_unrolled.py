@@ -113,7 +113,7 @@ def test_a_step_that_python_cannot_take_is_taken_as_written():
     state = rate.init()
     signal = dr.Signal(grad_sq=0.0)
     with pytest.raises(ZeroDivisionError):
-        _unrolled._compiled(rate, dr.Signal, ("grad_sq",))(state, signal)
+        _unrolled._compiled(rate, ("grad_sq",))(state, signal)
     assert rate.update(state, signal) == (0.0, state)
 
 
