@@ -5,6 +5,7 @@ A rule with vectors in its state spends most of an update on the way into NumPy 
 local variable: `MeasuredRate` then takes a tenth of the time. That is done at the first update
 that a process makes with a configuration and a set of fields, and costs a tenth of a second; not
 after a few updates: they would be rounded otherwise, and a run that was resumed would differ.
+Rules without vectors are not compiled: it would save a microsecond of two, of the flow 30 of 40.
 """
 
 from __future__ import annotations
