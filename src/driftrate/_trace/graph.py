@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal
 
-Kind = Literal["float", "int", "bool"]
+Kind = Literal["bool", "int", "float"]
+KINDS: tuple[Kind, ...] = (
+    "bool",
+    "int",
+    "float",
+)  # what two of them make together is the later one
 Tree = Any  # numbers' nodes and arrays of nodes in dictionaries, tuples, lists and dataclasses
 
 OPS: dict[str, Callable[..., Any]] = {
@@ -46,7 +51,6 @@ OPS: dict[str, Callable[..., Any]] = {
 _TRUTHS = {"lt", "le", "eq", "ne", "and", "or", "not", "isfinite"}
 _SAME = {"add", "sub", "mul", "floordiv", "mod", "pow", "neg", "abs"}  # the kind of what they read
 _SYMMETRIC = {"add", "mul", "eq", "ne", "and", "or"}
-_ORDER: dict[Kind, int] = {"bool": 0, "int": 1, "float": 2}
 
 
 class Node:
@@ -110,7 +114,7 @@ class Builder:
         if op in _TRUTHS:
             kind = "bool"
         elif op in _SAME or op == "where":
-            kind = max((arg.kind for arg in args[op == "where" :]), key=_ORDER.__getitem__)
+            kind = max((arg.kind for arg in args[op == "where" :]), key=KINDS.index)
             kind = "int" if kind == "bool" and op != "where" else kind
         return self._node((op, *(arg.number for arg in args)), op, args, kind, None)
 

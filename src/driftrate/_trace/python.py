@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from driftrate._trace.graph import Graph, Node, Tree, leaves, nodes_of
+from driftrate._trace.graph import KINDS, Graph, Kind, Node, Tree, leaves, nodes_of
 
 _SIGNS = {
     "add": "+",
@@ -148,21 +148,21 @@ class _Writer:
 
     def _return(self) -> None:
         """Write arrays into one of each kind, of which the leaves are views: it costs less."""
-        packed: dict[str, list[str]] = {}
+        packed: dict[Kind, list[str]] = {}
         texts = {}
         for path, leaf in leaves(self.graph.output):
             nodes = nodes_of(leaf)
             if isinstance(leaf, Node):
                 texts[path] = self._read(leaf)
             else:
-                kind = max((node.kind for node in nodes), key=("bool", "int", "float").index)
+                kind = max((node.kind for node in nodes), key=KINDS.index)
                 pack = packed.setdefault(kind, [])
                 texts[path] = f"{kind}s[{len(pack)}:{len(pack) + len(nodes)}]"
                 if leaf.ndim > 1:
                     texts[path] += f".reshape({leaf.shape})"
                 pack += [self._read(node) for node in nodes]
         for kind, pack in packed.items():
-            self._line(f"{kind}s = array(({', '.join(pack)},), {kind})")
+            self._line(f"{kind}s = array([{', '.join(pack)}], {kind})")
         self._line(f"return {_tree(self.graph.output, texts, ())}")
 
 

@@ -38,7 +38,7 @@ class Symbols:
     @property
     def shape(self) -> tuple[int, ...]:
         """The lengths of the axes."""
-        return self.nodes.shape
+        return tuple(self.nodes.shape)
 
     @property
     def ndim(self) -> int:

@@ -78,7 +78,6 @@ class LinearRate(Schedule):
         _checks.number(self, "initial_error", low=0.0, high=_LARGEST)
         _checks.choice(self, "form", ("exact", "flow", "euler"))
         _checks.number(self, "kappa", low=0.0, high=1.0, open_low=True)
-        object.__setattr__(self, "_heavy", self.form == "flow")
 
     @classmethod
     def example(cls) -> Self:  # noqa: D102
