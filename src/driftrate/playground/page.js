@@ -26,16 +26,17 @@ const TRIES = [
   ["the paper\u2019s spiral", "path=spiral"],
   ["runaway", "path=runaway"],
   ["very noisy", "noise=4&batch=2"],
+  ["too high a rate", "rate=1.26"],
   ["32 weights", "dim=32"],
   ["move it yourself", "path=yours"],
 ];
 const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
 const STORIES = {
-  rest: "Nothing moves, so a rate should fall as 1/t. Here, and only here, 1/t is right.",
+  rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
   jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
     + "too high for the rest; 1/t has forgotten how to move.",
-  drift: "A random walk: the best rate is one constant, which depends on speed, noise and batch. Algorithm 1 guards "
-    + "against the worst that a target of this speed can do, and so goes higher than a walk needs.",
+  drift: "A random walk: the best rate is a constant, which depends on speed, noise and batch. Algorithm 1 guards "
+    + "against the worst that such a target can do, and so its rate is higher.",
   spiral: "The paper\u2019s spiral is fast outside and slow in the middle: the best rate falls, and rises again.",
   runaway: "The target runs straight away from each learner: the worst that it can do at its speed, and what "
     + "Algorithm 1 is made for.",
