@@ -58,15 +58,19 @@ coverage: $(READY) ## The tests again, counting the lines they reach: three time
 reproduce: $(READY) ## Run the whole paper; the report is out/index.html
 	$(BIN)/driftrate reproduce --out out
 
+playground: $(READY) ## The page on which learners chase a target, out/playground/index.html
+	$(BIN)/python -m driftrate.playground
+
 bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/cytometry.py
 	$(BIN)/python benchmarks/adapters.py
 	$(BIN)/python benchmarks/pursuit.py
+	$(BIN)/python benchmarks/playground.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
 	$(BIN)/python benchmarks/race.py --defaults-only
 	$(BIN)/python benchmarks/networks.py --streams keystroke,airquality_co,bike_hourly --methods adam,cocob,Pursuit
 
-.PHONY: help setup lint test check gpu coverage reproduce bench
+.PHONY: help setup lint test check gpu coverage reproduce playground bench

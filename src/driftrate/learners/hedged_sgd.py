@@ -218,7 +218,7 @@ class HedgedSGD:
         older = state["count"] + 1.0
         new["count"] = xp.where(older < OLDEST, older, OLDEST)
         if not (is_numpy_namespace(xp) and xp.all(trusted)):
-            for key in new.keys() - {"grad_sq"}:
+            for key in [name for name in new if name != "grad_sq"]:  # in an order of its own
                 axes = (None,) * (new[key].ndim - trusted.ndim)
                 new[key] = xp.where(trusted[(..., *axes)], new[key], state[key])
         return new

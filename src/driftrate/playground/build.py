@@ -1,0 +1,27 @@
+"""The page, put together: one file with everything inside."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from driftrate.playground.rules import javascript
+
+SCRIPTS = ("random", "batch", "paths", "world", "history", "draw", "page")
+"""The scripts of the page, in their order; the rules come before all of them."""
+
+
+def build() -> str:
+    """Return the page as HTML.
+
+    Example:
+        >>> page = build()
+        >>> page.startswith("<!doctype html>"), "http" in page
+        (True, False)
+    """
+    script = "\n".join([javascript(), *(_text(f"{name}.js") for name in SCRIPTS)])
+    page = _text("page.html").replace("/*STYLE*/", _text("page.css"))
+    return page.replace("/*SCRIPT*/", script.replace("</", r"<\/"))
+
+
+def _text(name: str) -> str:
+    return (files("driftrate.playground") / name).read_text(encoding="utf-8")

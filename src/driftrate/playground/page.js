@@ -1,0 +1,420 @@
+// The page: settings in the address, a run behind them, pictures of it.
+const LEARNERS = {
+  measured: ["MeasuredRate", "told nothing: measures signal and noise"],
+  hedged: ["HedgedSGD", "told nothing: ten rates, mixed by loss"],
+  pursuit: ["Pursuit", "told nothing: an optimizer for networks"],
+  linear: ["Algorithm 1", "told the truth: shifts, noise, dimension"],
+  constant: ["Constant", "told its rate, by you", "rate"],
+  inverse: ["1/t", "told the best first rate"],
+  adam: ["Adam", "told its rate, by you", "adam"],
+};
+const NAMES = Object.keys(LEARNERS);
+const SLIDERS = {
+  speed: { low: -10, high: 7, value: raw => 10 ** (raw / 10), start: 0 },
+  noise: { low: 0, high: 40, value: raw => raw / 10, start: 15, say: v => `\u03c3 = ${number(v)}` },
+  batch: { low: 1, high: 8, value: raw => 2 ** raw, start: 4, say: v => `${v} rows` },
+  dim: { low: 0, high: 3, value: raw => DIMENSIONS[raw], start: 0, say: v => `${v} weights` },
+  rate: { low: -50, high: 6, value: raw => 10 ** (raw / 20), start: -20, say: number },
+  adam: { low: -60, high: 0, value: raw => 10 ** (raw / 20), start: -26, say: number },
+};
+const DIMENSIONS = Object.keys(SCALES).map(Number);
+const TRIES = [
+  ["jumps", ""],
+  ["slow drift", "path=drift&speed=0.316"],
+  ["fast drift", "path=drift&speed=3.16"],
+  ["rest: 1/t is right", "path=rest"],
+  ["the paper\u2019s spiral", "path=spiral"],
+  ["runaway", "path=runaway"],
+  ["very noisy", "noise=4&batch=2"],
+  ["too high a rate", "rate=1.26"],
+  ["32 weights", "dim=32"],
+  ["move it yourself", "path=yours"],
+];
+const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
+const STORIES = {
+  rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
+  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
+    + "too high for the rest; 1/t has forgotten how to move.",
+  drift: "A random walk: the best rate is a constant, which depends on speed, noise and batch. Algorithm 1 guards "
+    + "against the worst that such a target can do, and so its rate is higher.",
+  spiral: "The paper\u2019s spiral is fast outside and slow in the middle: the best rate falls, and rises again.",
+  runaway: "The target runs straight away from each learner: the worst that it can do at its speed, and what "
+    + "Algorithm 1 is made for.",
+  yours: "Let the target rest, jump and drift by your hand, and see who follows. The address keeps your path.",
+};
+const LEARNING = [
+  { value: 0, say: "0" }, { value: .1, say: "0.1" }, { value: .5, say: "0.5", words: "halves the error" },
+  { value: 1, say: "1", strong: true, words: "overshoots above" }, { value: 2, say: "2" },
+];
+const $ = id => document.getElementById(id);
+const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+const page = {
+  raw: {}, path: "jumps", seed: 1, off: new Set(), drawn: [], step: 0, playing: false,
+  history: new History(NAMES), colours: {}, stale: true, frames: 0, first: null, hot: null, pointer: null,
+};
+
+function settings() {
+  const values = Object.entries(SLIDERS).map(([name, one]) => [name, one.value(page.raw[name])]);
+  return { ...Object.fromEntries(values), path: page.path, seed: page.seed, drawn: page.drawn };
+}
+
+// The address.
+function address(withStep) {
+  const words = [];
+  if (page.path !== "jumps") words.push(`path=${page.path}`);
+  for (const [name, one] of Object.entries(SLIDERS)) {
+    if (page.raw[name] !== one.start) words.push(`${name}=${Number(one.value(page.raw[name]).toPrecision(3))}`);
+  }
+  if (page.seed !== 1) words.push(`seed=${page.seed}`);
+  if (page.off.size) words.push(`off=${[...page.off].join(",")}`);
+  if (page.path === "yours" && page.drawn.length) words.push(`drawn=${packed(page.drawn)}`);
+  if (withStep) words.push(`step=${Math.floor(page.step)}`);
+  return words.join("&");
+}
+
+function remember() {
+  const k = page.best;
+  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step) + 1} of ${STEPS}`
+    + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
+  const text = address(!page.playing && page.step > 0);
+  if (location.hash.slice(1) !== text) history.replaceState(null, "", text ? `#${text}` : location.pathname);
+  for (const one of document.querySelectorAll("#tries a")) {
+    one.setAttribute("aria-current", one.hash.slice(1) === address(false));
+  }
+}
+
+function restore() {
+  const told = new URLSearchParams(location.hash.slice(1));
+  page.path = told.get("path") in PATHS ? told.get("path") : "jumps";
+  for (const [name, one] of Object.entries(SLIDERS)) {
+    const wanted = told.has(name) ? Number(told.get(name)) : NaN;
+    page.raw[name] = one.start;
+    if (Number.isNaN(wanted)) continue;
+    // The place of the slider whose value is nearest.
+    let near = Infinity;
+    for (let raw = one.low; raw <= one.high; raw++) {
+      const far = Math.abs(one.value(raw) - wanted);
+      if (far < near) { near = far; page.raw[name] = raw; }
+    }
+  }
+  page.seed = Math.min(Math.max(Math.floor(Number(told.get("seed"))) || 1, 1), 1e6);
+  page.off = new Set((told.get("off") || "").split(",").filter(name => NAMES.includes(name)));
+  page.drawn = unpacked(told.get("drawn"));
+  page.step = Math.min(Math.max(Math.floor(Number(told.get("step"))) || 0, 0), STEPS - 1);
+  if (still && !told.has("step") && page.path !== "yours") page.step = STEPS - 1;
+  page.playing = !still && !told.has("step");
+}
+
+// What follows from a change: the run begins anew, up to the step that is shown.
+function begin() {
+  page.history.begin(settings());
+  page.stale = true;
+  say();
+  remember();
+}
+
+function say() {
+  const now = settings();
+  for (const [name, one] of Object.entries(SLIDERS)) {
+    const text = name === "speed" ? PATHS[page.path].say(now.speed) : one.say(now[name]);
+    $(name).value = page.raw[name]; $(name).setAttribute("aria-valuetext", text);
+    $(`say-${name}`).textContent = text;
+  }
+  $("speed").disabled = page.path === "rest" || page.path === "yours";
+  $(`path-${page.path}`).checked = true;
+  $("picture").classList.toggle("grab", page.path === "yours");
+  $("hint").hidden = page.path !== "yours" || page.drawn.length > 1;
+  $("story").textContent = STORIES[page.path];
+  for (const name of NAMES) {
+    const off = page.off.has(name);
+    $(`rule-${name}`).toggleAttribute("data-off", off);
+    $(`rule-${name}`).querySelector("button").setAttribute("aria-pressed", !off);
+  }
+}
+
+function play(on) {
+  if (on && page.step >= STEPS - 1) page.step = 0;
+  page.playing = on;
+  $("play").setAttribute("aria-label", on ? "Pause" : "Play");
+  $("sign").setAttribute("d", on ? "M6 4h4.5v16H6zM13.5 4H18v16h-4.5z" : "M7 4v16l13-8z");
+  page.stale = true;
+  remember();
+}
+
+function show(step) {
+  page.step = step;
+  page.stale = true;
+  if (page.playing) play(false);
+  remember();
+}
+
+// One frame.
+let last = 0;
+function frame(now) {
+  const { history: run } = page;
+  const passed = Math.min(now - last, 50);
+  last = now;
+  const live = page.path === "yours";
+  const most = live ? Math.min(Math.floor(page.step) + 8, STEPS) : STEPS;
+  if (page.playing) {
+    const to = page.step + PACE * passed / 1000;
+    if (live) hold(Math.min(Math.floor(to), STEPS - 1));
+    // No further than is known, which is old news while a run begins anew.
+    page.step = Math.min(to, Math.max(run.head - 1, Math.min(to, run.known - 1), 0));
+    if (live) page.step = Math.min(to, STEPS - 1);
+    if (page.step >= STEPS - 1) play(false);
+    page.stale = true;
+  }
+  const until = live ? Math.min(Math.floor(page.step) + 1, STEPS) : most;
+  if (run.head < until) {
+    const before = run.head;
+    run.compute(until, BUDGET);
+    if (before <= page.step) page.stale = true;
+  }
+  if (page.stale) { draw(); page.stale = false; }
+  // When the first picture was there, from the start of the visit.
+  if (page.first === null && run.head > 1) page.first = performance.now();
+  page.frames++;
+  requestAnimationFrame(frame);
+}
+
+// The target under the hand, until a step.
+function hold(to) {
+  if (!page.pointer || to <= Math.floor(page.step)) return;
+  const { drawn } = page, [x, y] = page.pointer, end = drawn[drawn.length - 1];
+  const from = Math.floor(page.step);
+  if (end && to <= end[0]) return;
+  const [px, py] = drawnAt(drawn, from);
+  if (Math.hypot(px - x, py - y) < .01) return;
+  if (!end || end[0] < from) drawn.push([from, round(px), round(py)]);
+  drawn.push([to, round(x), round(y)]);
+  const path = page.history.world.path;
+  for (let t = from; t < STEPS; t++) [path[2 * t], path[2 * t + 1]] = drawnAt(drawn, t);
+}
+
+function round(value) { return Math.round(100 * value) / 100; }
+
+function draw() {
+  const { history: run, colours } = page;
+  // While a run begins anew the last one is still there, unless it takes too long to come.
+  const wait = run.head && run.cost / run.head * (page.step - run.head) > 1200;
+  const known = wait || run.known <= page.step ? run.head : run.known;
+  const step = Math.max(0, Math.min(Math.floor(page.step), known - 1));
+  const shown = NAMES.map((name, k) => ({ name, k })).filter(one => !page.off.has(one.name));
+  const line = (kind, error) => shown.map(({ name, k }) => ({
+    values: run[kind][k], error: error && run[error][k], colour: colours[name],
+    dash: name === "linear" ? [6, 3] : null,
+    alpha: faded(name),
+  }));
+  const marks = [];
+  if (page.path === "jumps") for (let t = EVERY; t < STEPS; t += EVERY) marks.push(t);
+  const span = Math.max(step, Math.min(run.known, STEPS) - 1);
+  const [lowRate] = extent(shown.map(({ k }) => run.rates[k]), span);
+  const low = Math.min(Math.max(.7 * lowRate, 1e-4), .02);
+  chart($("rates"), line("rates"), step, decades(low, 2), logarithmic(low, 2), colours, marks);
+  // Between a straight and a logarithmic scale: small ones are seen, and 0 is there.
+  chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / 2), colours, marks);
+  const [, ...ends] = extent(shown.map(({ k }) => run.regret[k]), span);
+  // The best ones are told apart, and what is a thousand times worse leaves the picture.
+  const high = 1.5 * Math.min(ends[0], 2000 * ends[1]), floor = Math.max(Math.min(ends[1] / 6, high / 100), 1e-3);
+  chart($("regret"), line("regret", "error"), step, decades(floor, high), logarithmic(floor, high), colours, marks);
+  page.map = chase($("picture"), look(shown, step), colours);
+  $("time").value = step; $("time").setAttribute("aria-valuetext", `step ${step}`);
+  $("clock").textContent = `${step + 1} / ${STEPS}`;
+  let best = Infinity;
+  page.best = undefined;
+  for (const { k } of shown) if (run.regret[k][step] < best) { best = run.regret[k][step]; page.best = k; }
+  NAMES.forEach((name, k) => {
+    const value = run.regret[k][step];
+    $(`regret-${name}`).textContent = value === value ? number3(value) : step ? "diverged" : "";
+    $(`rule-${name}`).toggleAttribute("data-best", k === page.best && step > 0);
+  });
+}
+
+// Where one rate is pointed at, the others step back.
+function faded(name) { return page.hot && page.hot !== name ? .15 : 1; }
+
+function number3(value) { return value >= 100 ? String(Math.round(value)) : value.toPrecision(3); }
+
+// The least value above 0, the largest, and the least of the last ones.
+function extent(columns, step) {
+  let low = Infinity, high = 0, end = Infinity;
+  for (const column of columns) {
+    for (let t = 0; t <= step; t += 7) {
+      const v = column[t];
+      if (v > 0) { if (v < low) low = v; if (v > high && v < 1e30) high = v; }
+    }
+    if (column[step] > 0 && column[step] < end) end = column[step];
+  }
+  return [low === Infinity ? .01 : low, high || 1, end === Infinity ? high || 1 : end];
+}
+
+// What the chase shows: where things are, and the window on them.
+function look(shown, step) {
+  const { history: run } = page, path = run.world.path;
+  if (path === null) {
+    // As seen from the target: every learner has its own. Who is lost is shown on the edge.
+    const far = shown.map(({ k }) => {
+      let most = 0;
+      for (let t = Math.max(0, step - 60); t <= step; t += 4) if (run.away[k][t] > most) most = run.away[k][t];
+      return most;
+    }).sort((a, b) => a - b);
+    const radius = Math.max(.6, 1.6 * (far[Math.floor(.7 * (far.length - 1))] || 0));
+    const learners = shown.map(({ name, k }) => ({
+      colour: page.colours[name], dash: name === "linear", alpha: faded(name),
+      place: (t, seed) => {
+        const at = 2 * (t * SEEDS + seed);
+        return [run.places[k][at], run.places[k][at + 1]];
+      },
+    }));
+    const seen = "as seen from the target, which runs from each learner by itself";
+    return { centre: [0, 0], radius: Math.min(radius, 1e4), step, target: null, learners, seen };
+  }
+  const [radius, follow] = windowOf(run.world.settings), centre = [page.path === "rest" ? .8 : 0, 0];
+  if (follow) {
+    // The window moves with the target, but later.
+    const from = Math.max(0, step - follow);
+    for (let t = from; t <= step; t++) {
+      centre[0] += path[2 * t] / (step - from + 1); centre[1] += path[2 * t + 1] / (step - from + 1);
+    }
+  }
+  const learners = shown.map(({ name, k }) => ({
+    colour: page.colours[name], dash: name === "linear", alpha: faded(name),
+    place: (t, seed) => {
+      const at = 2 * (t * SEEDS + seed);
+      return [run.places[k][at] + path[2 * t], run.places[k][at + 1] + path[2 * t + 1]];
+    },
+  }));
+  const dim = SLIDERS.dim.value(page.raw.dim);
+  const seen = dim > 2 ? `2 of ${dim} weights: the others\u2019 target is 0` : "";
+  return { centre, radius, step, target: t => [path[2 * t], path[2 * t + 1]], learners, seen };
+}
+
+function paint() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ["card", "ink", "soft", "line", "faint", "target", ...NAMES]) {
+    page.colours[name] = style.getPropertyValue(`--${name}`).trim();
+  }
+  page.stale = true;
+}
+
+// What the document is made of that a list knows better.
+function furnish() {
+  const group = document.createElement("div");
+  for (const path of Object.keys(PATHS)) {
+    const label = document.createElement("label");
+    label.innerHTML = `<input type="radio" name="path" id="path-${path}" value="${path}"><span>${path}</span>`;
+    group.append(label);
+  }
+  $("paths").append(group);
+  $("rules").innerHTML = '<h2><span>click to switch</span><span>regret so far</span></h2>' + NAMES.map(name => {
+    const [title, told, slider] = LEARNERS[name];
+    const own = slider in SLIDERS ? `<label><span hidden>rate</span><input type="range" id="${slider}"
+      aria-label="Rate of ${title}"><output id="say-${slider}"></output></label>` : "";
+    return `<div class="rule" id="rule-${name}" style="--c: var(--${name})"><button type="button" aria-pressed="true">
+      <i></i><b>${title}</b><data id="regret-${name}"></data><small>${told}</small></button>${own}</div>`;
+  }).join("");
+  $("tries").innerHTML = TRIES.map(([say, hash]) => `<a href="#${hash}">${say}</a>`).join("");
+  for (const [name, one] of Object.entries(SLIDERS)) {
+    Object.assign($(name), { min: one.low, max: one.high, step: 1 });
+    $(name).addEventListener("input", () => { page.raw[name] = Number($(name).value); begin(); });
+  }
+  $("time").max = STEPS - 1;
+}
+
+function listen() {
+  $("paths").addEventListener("change", event => {
+    page.path = event.target.value;
+    if (page.path === "yours") page.drawn = [];
+    // Without motion the end is shown, except where there is none yet.
+    if (page.path === "yours" || !still) page.step = 0;
+    else page.step = STEPS - 1;
+    page.history.known = 0;
+    begin();
+    if (!still) play(true);
+  });
+  $("rules").addEventListener("click", event => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    const name = button.parentNode.id.slice(5);
+    if (!page.off.delete(name)) page.off.add(name);
+    page.hot = null;
+    page.stale = true; say(); remember();
+  });
+  const point = event => {
+    if (event.type === "focusin" && !event.target.matches(":focus-visible")) return;
+    const card = event.target.closest(".rule"), name = card && card.id.slice(5);
+    const hot = card && !page.off.has(name) ? name : null;
+    if (hot !== page.hot) { page.hot = hot; page.stale = true; }
+  };
+  for (const kind of ["pointerover", "focusin"]) $("rules").addEventListener(kind, point);
+  for (const kind of ["pointerleave", "focusout"]) {
+    $("rules").addEventListener(kind, () => { page.hot = null; page.stale = true; });
+  }
+  for (const id of ["rates", "learning", "regret"]) {
+    const go = event => { if (event.buttons) show(stepAt($(id), event.offsetX)); };
+    $(id).addEventListener("pointerdown", go);
+    $(id).addEventListener("pointermove", go);
+  }
+  $("play").addEventListener("click", () => play(!page.playing));
+  $("time").addEventListener("input", () => show(Number($("time").value)));
+  $("fresh").addEventListener("click", () => { page.seed = page.seed % 1e6 + 1; begin(); });
+  document.addEventListener("keydown", event => {
+    if (event.key !== " " || event.target.closest("button, a")) return;
+    event.preventDefault(); play(!page.playing);
+  });
+  window.addEventListener("hashchange", () => { restore(); page.history.known = 0; begin(); play(page.playing); });
+  window.addEventListener("resize", () => { page.stale = true; });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  hand($("picture"));
+}
+
+// Drawing by mouse, finger or arrow keys.
+function hand(canvas) {
+  const place = event => {
+    const box = canvas.getBoundingClientRect();
+    return [page.map.x(event.clientX - box.left), page.map.y(event.clientY - box.top)];
+  };
+  const take = at => {
+    page.pointer = at;
+    // What comes after this step is drawn anew.
+    const from = Math.floor(page.step);
+    if (page.drawn.length && page.drawn[page.drawn.length - 1][0] > from) {
+      page.drawn = [...page.drawn.filter(one => one[0] < from), [from, ...drawnAt(page.drawn, from).map(round)]];
+      page.history.begin(settings());
+    }
+    $("hint").hidden = true;
+    if (!page.playing) play(true);
+  };
+  canvas.addEventListener("pointerdown", event => {
+    if (page.path !== "yours") return;
+    canvas.setPointerCapture(event.pointerId);
+    take(place(event));
+  });
+  canvas.addEventListener("pointermove", event => { if (page.pointer && event.buttons) page.pointer = place(event); });
+  for (const end of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(end, () => { page.pointer = null; remember(); });
+  }
+  const ways = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+  canvas.addEventListener("keydown", event => {
+    const way = ways[event.key];
+    if (!way || page.path !== "yours") return;
+    event.preventDefault();
+    const [x, y] = drawnAt(page.drawn, page.step);
+    take([x + .3 * way[0], y + .3 * way[1]]);
+    // At once: the key may be up again before the next frame.
+    hold(Math.floor(page.step) + 1);
+    page.step = Math.min(Math.floor(page.step) + 1, STEPS - 1);
+    page.pointer = null;
+    remember();
+  });
+}
+
+furnish();
+restore();
+paint();
+listen();
+begin();
+play(page.playing);
+requestAnimationFrame(frame);
