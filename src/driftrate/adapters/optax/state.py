@@ -25,7 +25,7 @@ class RateState(NamedTuple):
     schedule: State  # the schedule's own
     record: dict[str, Array]  # what the last update said, as far as it can be known
     known: Array  # whether the last update measured something
-    step_length: Array  # of the last update
+    step_length: Array  # of the last update where the schedule reads it, or 0
     seen: Array  # whether there was an update before
     previous: Tree  # the last gradient where it is compared with, or ()
     trail: Tree  # of past gradients where the schedule reads it, or ()
