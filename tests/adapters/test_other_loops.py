@@ -89,8 +89,8 @@ def test_a_resumed_run_is_an_uninterrupted_one(played, name, what):
         assert len(one["rates"]) == 2 * len(other["rates"])
         assert one["rates"][len(other["rates"]) :] == other["rates"]
         assert one["weights"].keys() == other["weights"].keys()
-        for name, weight in one["weights"].items():
-            assert torch.equal(weight, other["weights"][name]), name
+        for key, weight in one["weights"].items():
+            assert torch.equal(weight, other["weights"][key]), key
 
 
 @WHAT
