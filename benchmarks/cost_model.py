@@ -94,7 +94,7 @@ METHODS = (
     Method("`attach(..., MeasuredRate())`, on top", 4, 12, 4),
     # 2 + 2 (4 + 4 + 4 + 2 + 2): v, h, u, what 16 bits drop, the weights.
     Method("`Pursuit`", 14, 34, 2),
-    # A copy: 4 + 2 (4 + 4) in single precision; and one scale for all.
+    # A copy: 4 + 2 (4 + 4) in single precision; once the scales, and the weights as they came.
     Method("`Hedged`", 8.0 * POOL + 4, 20.0 * POOL + 4, 0, POOL),
 )
 
@@ -251,6 +251,9 @@ ROWS: dict[str, Callable[[int], Fixed]] = {
     "Pursuit": lambda size: Fixed(size, driftrate.torch.Pursuit),
 }
 
+# Bytes of traffic a weight in single precision, at least: gradient, state there and back, weights.
+SINGLE = {"fused Adam": 28, "Adam, attached": 28 + 16, "Pursuit": 36}
+
 
 def held(tree: Any, least: int) -> int:
     """Return the bytes of all tensors in a state that have so many numbers or more."""
@@ -316,7 +319,12 @@ def on_the_cpu(found: dict[str, list[float]]) -> str:
             start, slope = lines[name]
             cells.append(f"{1e3 * seconds[place]:.3f} | {1e3 * (start + slope * size):.3f}")
         rows.append(f"| {size:,} | " + " | ".join(cells) + " |")
-    told = [f"{n}: {1e3 * a:.3f} ms + {1e9 * b:.2f} ns a weight" for n, (a, b) in lines.items()]
+    _, pace = lines["fused Adam"]
+    told = []
+    for name, (start, slope) in lines.items():
+        text = f"{name}: {1e3 * start:.3f} ms + {1e9 * slope:.2f} ns a weight,"
+        bound = pace * SINGLE[name] / SINGLE["fused Adam"]
+        told.append(f"{text} {slope / bound:.1f} times what its bytes take at Adam's pace")
     return "\n".join([*rows, "", *told])
 
 
