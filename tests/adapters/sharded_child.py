@@ -66,15 +66,12 @@ def loss(params, x, y):
     return jnp.mean((params["scale"] * hidden @ params["last"].T - y) ** 2)
 
 
-def placed(tree, mesh):
-    """Put arrays where a mesh says: those of a weight's name and shape are sharded as it is."""
-
-    def one(path, leaf):
-        name = getattr(path[-1], "key", None) if path else None
-        ours = name in SHAPES and np.shape(leaf) == SHAPES[name]
-        return jax.device_put(leaf, NamedSharding(mesh, spec(name, mesh) if ours else P()))
-
-    return jax.tree_util.tree_map_with_path(one, tree)
+def placed(params, mesh):
+    """Put the weights where a mesh says."""
+    return {
+        name: jax.device_put(leaf, NamedSharding(mesh, spec(name, mesh)))
+        for name, leaf in params.items()
+    }
 
 
 @cache
@@ -146,9 +143,12 @@ def main(out):
             params = jax.tree.map(jnp.asarray, weights())
             half = run(kind, params, optimizer.init(params), range(HALF))
             keep(f"{kind}/whole", *run(kind, *half, range(HALF, STEPS)))
-            saved = placed(jax.tree.map(np.asarray, half), mesh)  # what a file holds
+            saved = jax.tree.map(np.asarray, half)  # what a file holds
+            params = placed(saved[0], mesh)
+            state = driftrate.optax.load(saved[1], like=optimizer.init(params))
+            told[kind]["resumed"] = {"strays": strays(params, state, mesh)}
             rest = range(HALF, STEPS)
-            keep(f"{kind}/resumed", *run(kind, *saved, rest, NamedSharding(mesh, P("data"))))
+            keep(f"{kind}/resumed", *run(kind, params, state, rest, NamedSharding(mesh, P("data"))))
     Path(out, "told.json").write_text(json.dumps(told))
     np.savez(Path(out, "arrays.npz"), **arrays)
 

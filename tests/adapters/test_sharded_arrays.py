@@ -54,7 +54,7 @@ def test_shards_train_as_the_whole(found, kind, place):
         np.testing.assert_allclose(other, one, rtol=2e-5, atol=2e-5, err_msg=key)
 
 
-@pytest.mark.parametrize("place", ["rows", "grid"])
+@pytest.mark.parametrize("place", ["rows", "grid", "resumed"])
 @pytest.mark.parametrize("kind", ["pursuit", "network"])
 def test_state_lies_where_its_weights_lie(found, kind, place):
     assert found[0][kind][place]["strays"] == []
