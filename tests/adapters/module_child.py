@@ -21,7 +21,8 @@ class Module(lightning.LightningModule):
         self.net = loops.net()
 
     def configure_optimizers(self):
-        self.optimizer, self.rate = loops.made(self.what, self.net.parameters())
+        ddp = self.trainer.strategy.model if self.what == "ranks" else None
+        self.optimizer, self.rate = loops.made(self.what, self.net.parameters(), ddp)
         if self.rate is None:
             return self.optimizer
         scheduler = {"scheduler": self.rate, "interval": "step"}
@@ -64,7 +65,8 @@ def main():
     logged = []
     if trainer.is_global_zero:
         with open(f"{logger.log_dir}/metrics.csv") as file:
-            name = "rate" if what == "pursuit" else "lr-AdamW"
+            names = {"pursuit": "rate", "attach": "lr-AdamW", "ranks": "lr-SGD"}
+            name = names[what]
             logged = [float(row[name]) for row in csv.DictReader(file) if row[name]]
     loops.told(folder, what, part, trainer.global_rank, module.net, module.rates, logged)
 

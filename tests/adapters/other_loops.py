@@ -1,8 +1,8 @@
 """What the training loops of other frameworks are run on, each in a process of its own.
 
-A child is `CHILD FOLDER WHAT PART`: it trains with `WHAT`, "attach" or "pursuit", for two epochs
-("whole", with a checkpoint after the first), or for the second one alone from that checkpoint
-("rest"), and writes what came out into the folder.
+A child is `CHILD FOLDER WHAT PART`. `WHAT` is "attach", "pursuit", or "ranks" where the ranks of a
+DDP model are compared. `PART` is "whole", two epochs with a checkpoint after the first, or "rest",
+the second one alone from that checkpoint. What came out is written into the folder.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ def rows():
     return torch.utils.data.TensorDataset(x, y + 0.1 * torch.randn(len(x), generator=generator))
 
 
-def made(what, parameters):
+def made(what, parameters, ddp=None):
     """Return the optimizer, and what sets its rate: the line that a user writes."""
     if what == "pursuit":
         return driftrate.torch.Pursuit(parameters), None
+    if what == "ranks":
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        return optimizer, driftrate.torch.attach(optimizer, dr.MeasuredRate(max_rate=0.1), ddp=ddp)
     optimizer = torch.optim.AdamW(parameters, lr=1e-3)
     return optimizer, driftrate.torch.attach(optimizer, dr.MeasuredRate())
 

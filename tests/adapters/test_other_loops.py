@@ -102,3 +102,14 @@ def test_ranks_agree_and_train_as_one_process(played, what):
         assert torch.equal(weight, second["weights"][key])
     alone = played("lightning", what)[0][0]
     assert first["rates"][:20] == pytest.approx(alone["rates"][:20], rel=1e-3)
+
+
+def test_ranks_are_parts_of_a_batch(played):
+    """DDP sums in another order in its first step, so that a resumed run is near, and no more."""
+    whole, rest = played("lightning on two ranks", "ranks")
+    assert whole[0]["rates"] == whole[1]["rates"]
+    rates = torch.tensor(whole[0]["rates"])
+    assert rates.max() > 3 * rates.min()
+    assert rest[0]["rates"] == pytest.approx(whole[0]["rates"][-len(rest[0]["rates"]) :], rel=1e-6)
+    for key, weight in whole[0]["weights"].items():
+        torch.testing.assert_close(weight, rest[0]["weights"][key])
