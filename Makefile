@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+LOOPS := .venv/.loops
 OLDEST := .venv-oldest/.ready
 # Any Python with a CUDA build of torch; what else the tests need goes into .venv-gpu beside it.
 GPU_PYTHON ?= python3
@@ -30,13 +31,17 @@ lint: $(READY) ## Format check, lint, types, import directions
 test: lint ## Lint, type-check and test everything
 	$(BIN)/pytest -n 2 --dist loadscope
 
-check: $(READY) $(OLDEST) ## What has no time in test: slow ones, pages in a browser, oldest versions
+check: $(READY) $(LOOPS) $(OLDEST) ## What has no time in test: slow ones, pages in a browser, oldest versions
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } \
 	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
 	$(BIN)/pytest -n 2 --dist loadscope -m slow tests
 	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
 	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadscope -W default $(OLDEST_TESTS)
+
+$(LOOPS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[loops]'
+	@touch $@
 
 $(OLDEST): pyproject.toml .ci/oldest.py
 	$(PYTHON) -m venv .venv-oldest
@@ -68,6 +73,7 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/adapters.py
 	$(BIN)/python benchmarks/pursuit.py
 	$(BIN)/python benchmarks/playground.py
+	$(BIN)/python benchmarks/cost_model.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
 	$(BIN)/python benchmarks/race.py --defaults-only

@@ -76,7 +76,8 @@ def weights(moments: Moments, state: Tree, like: Array) -> tuple[Leaves, Array]:
     if "count" in node._fields:
         ready = node.count > 0
     else:
-        ready = jnp.stack([jnp.any(v > 0.0) for v in seconds if v is not None]).any()
+        # A sum, as the products are: over shards it is of their reduction.
+        ready = jnp.stack([jnp.sum(v) for v in seconds if v is not None]).sum() > 0.0
     scale = jnp.ones_like(like)
     if moments.decay is not None:
         scale = jnp.sqrt(1.0 - moments.decay ** node.count.astype(like.dtype))

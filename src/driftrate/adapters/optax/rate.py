@@ -100,8 +100,14 @@ class Rate:
         after = select(jnp, ready, after, state.schedule)
         out, below = self.inner.update(updates, state.inner, params, **extra)
         factor, known = self._applied(jnp.where(ready, rate, last), below)
+        plain, length = trees.space(last), state.step_length
+        if "step_length" in self.reads:
+            # Of the updates without their rate: the sum need not wait for the others, and over
+            # shards all are one reduction.
+            bare = numbers(out)
+            length = jnp.abs(factor) * jnp.sqrt(plain.dot(bare, bare))
         out = trees.scaled(out, factor)
-        plain, moved = trees.space(last), numbers(out)
+        moved = numbers(out)
         previous, trail, lead = state.previous, state.trail, state.lead
         if self.remembers:
             previous = trees.replaced(lambda _, g: g, previous, gradient)
@@ -115,7 +121,7 @@ class Rate:
             schedule=after,
             record=self._noted(after, fields, known),
             known=ready,
-            step_length=jnp.sqrt(plain.dot(moved, moved)),
+            step_length=length,
             seen=jnp.ones_like(state.seen),
             previous=previous,
             trail=trail,

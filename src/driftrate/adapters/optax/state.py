@@ -25,7 +25,7 @@ class RateState(NamedTuple):
     schedule: State  # the schedule's own
     record: dict[str, Array]  # what the last update said, as far as it can be known
     known: Array  # whether the last update measured something
-    step_length: Array  # of the last update
+    step_length: Array  # of the last update where the schedule reads it, or 0
     seen: Array  # whether there was an update before
     previous: Tree  # the last gradient where it is compared with, or ()
     trail: Tree  # of past gradients where the schedule reads it, or ()
@@ -155,7 +155,7 @@ def load(saved: Tree, like: Tree) -> Tree:
         like: A fresh state, `optimizer.init(params)`, of the transformation that is to go on.
 
     Returns:
-        The state, of the structure of `like`.
+        The state, of the structure of `like`; what lies on several devices there, does so here.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -178,7 +178,7 @@ def load(saved: Tree, like: Tree) -> Tree:
                 f"load: {jax.tree_util.keystr(path)} must be {fresh.dtype}{fresh.shape}, the saved"
                 f" one is {array.dtype}{array.shape}"
             )
-        restored.append(jnp.asarray(array))
+        restored.append(_laid(array, fresh))
     state = jax.tree.unflatten(structure, restored)
     for old, new in zip(nodes(state, *STATES), nodes(like, *STATES), strict=True):
         for version in np.unique(old.stamp[..., 0]):
@@ -186,6 +186,14 @@ def load(saved: Tree, like: Tree) -> Tree:
         if np.any(old.stamp != new.stamp):
             raise StateError("load: the state is of another schedule than that of `like`")
     return state
+
+
+def _laid(array: np.ndarray[Any, Any], fresh: Any) -> Array:
+    """Return an array of JAX, over the devices of a fresh one where that lies on several."""
+    where = getattr(fresh, "sharding", None)
+    if where is None or where.num_devices < 2:
+        return jnp.asarray(array)  # free to go where the others are
+    return jax.device_put(array, where)
 
 
 def _arranged(saved: Tree, places: list[Any]) -> list[Any]:
