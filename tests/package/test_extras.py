@@ -26,7 +26,9 @@ print(ShiftRegressor().partial_fit(x, x.sum(axis=1)).predict(x[:1]).shape)
 """
 RIVER = """
 from driftrate.river import ShiftRegressor
-print(ShiftRegressor().learn_one({"x": 1.0}, 1.0).predict_one({"x": 1.0}))
+model = ShiftRegressor()
+model.learn_one({"x": 1.0}, 1.0)
+print(model.predict_one({"x": 1.0}))
 """
 COMMANDS = {"paper": ["reproduce", "--help"], "race": ["race", "synthetic:walk", "--check"]}
 

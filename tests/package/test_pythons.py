@@ -23,7 +23,7 @@ TESTS = (
     "tests/learners/test_forgetting.py",
     "tests/adapters/test_shift_by_rows.py",
     "tests/adapters/test_saved_states.py",
-    *(f"src/driftrate/{name}" for name in ("schedules", "learners", "optax.py")),
+    *(f"src/driftrate/{name}" for name in ("schedules", "learners", "optax.py", "demo")),
     *(f"src/driftrate/adapters/{name}" for name in ("optax", "river", "sklearn")),
 )
 
