@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from time import perf_counter
+from collections.abc import Callable, Iterator, Sequence
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import driftrate.torch
 
 Floats = npt.NDArray[np.float64]
 Work = Callable[[], object]
-SEEDS, BLOCKS = 64, 9
+SEEDS, ROUNDS = 64, 30
 CONSTANTS = [dr.ConstantRate(rate) for rate in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)]
 
 
@@ -30,7 +30,7 @@ class Measure(NamedTuple):
         over: What it is divided by, in the same run.
         kind: "regret", which is the same on every machine up to rounding, or "speed".
         value: The ratio.
-        error: Its standard error, over seeds or over blocks of time.
+        error: Its standard error, over seeds or over rounds of time.
     """
 
     name: str
@@ -45,8 +45,7 @@ def measures() -> Iterator[Measure]:
     yield from _rates()
     yield _memories()
     yield _network()
-    for name, over, ours, theirs in _works():
-        yield _timed(name, over, _ratios(ours, theirs))
+    yield from _speeds()
 
 
 def _measure(name: str, over: str, ratios: Floats) -> Measure:
@@ -54,11 +53,25 @@ def _measure(name: str, over: str, ratios: Floats) -> Measure:
     return Measure(name, over, "regret", float(ratios.mean()), float(error))
 
 
-def _timed(name: str, over: str, ratios: Floats) -> Measure:
-    """Return the median block, and its error as of normal ones: other work disturbs some badly."""
-    middle = float(np.median(ratios))
-    deviation = 1.4826 * float(np.median(np.abs(ratios - middle)))
-    return Measure(name, over, "speed", middle, 1.2533 * deviation / np.sqrt(len(ratios)))
+def _timed(name: str, over: str, ours: Sequence[float], theirs: Sequence[float]) -> Measure:
+    """Return the ratio of the fastest runs, and as its error half of what two halves differ by.
+
+    Processor time is counted, and the fastest of many: other work on the machine makes some slow.
+    """
+    odd, even = (min(ours[i::2]) / min(theirs[i::2]) for i in (0, 1))
+    return Measure(name, over, "speed", min(ours) / min(theirs), abs(odd - even) / 2)
+
+
+def _speeds() -> Iterator[Measure]:
+    """Time all works in turn, many rounds, so that each is tried at many moments."""
+    works = list(_works())
+    times: list[tuple[list[float], list[float]]] = [([], []) for _ in works]
+    for _ in range(ROUNDS):
+        for (_, _, *pair), seen in zip(works, times, strict=True):
+            for work, kept in zip(pair, seen, strict=True):
+                kept.append(_fastest(work))
+    for (name, over, *_), (ours, theirs) in zip(works, times, strict=True):
+        yield _timed(name, over, ours, theirs)
 
 
 def _rates() -> Iterator[Measure]:
@@ -192,35 +205,24 @@ def _loop(kind: str | None) -> Work:
     return step
 
 
-def _ratios(ours: Work, theirs: Work) -> Floats:
-    """Return the ratio of the fastest runs of both, a block each, interleaved."""
-    repeats = [max(3, int(0.03 / _fastest(work, 2))) for work in (ours, theirs)]
-    return np.array(
-        [_fastest(ours, repeats[0]) / _fastest(theirs, repeats[1]) for _ in range(BLOCKS)]
-    )
-
-
-def _fastest(work: Work, repeats: int) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = perf_counter()
+def _fastest(work: Work) -> float:
+    """Return the fastest run of a fiftieth of a second, three at least."""
+    best, end, count = float("inf"), process_time() + 0.02, 0
+    while count < 3 or process_time() < end:
+        start = process_time()
         work()
-        best = min(best, perf_counter() - start)
+        best, count = min(best, process_time() - start), count + 1
     return best
 
 
 def imported() -> Measure:
     """Time `import driftrate` over `import numpy`, each in a process of its own."""
-    code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+    code = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
 
     def took(name: str) -> float:
         call = [sys.executable, "-c", code.format(name)]
         return float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
 
-    ratios = np.array(
-        [
-            min(took("driftrate") for _ in range(3)) / min(took("numpy") for _ in range(3))
-            for _ in range(4)
-        ]
-    )
-    return _timed("import driftrate", "import numpy", ratios)
+    times = [(took("driftrate"), took("numpy")) for _ in range(12)]
+    ours, theirs = zip(*times, strict=True)
+    return _timed("import driftrate", "import numpy", ours, theirs)

@@ -14,7 +14,7 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 130, 44, 12, 12, 24
 _COLOUR = "#d9730d"
 _SURE = 3.0  # standard errors of the difference
 _CLEAR = {
-    "speed": 0.1,
+    "speed": 0.2,
     "regret": 0.001,
 }  # and as a share: a machine's speed is never quite the same
 
@@ -66,7 +66,7 @@ def page(entries: Sequence[Entry]) -> str:
         "# From commit to commit",
         "",
         "Quick figures of the library, each a ratio within one run: the lower the better. Bars are",
-        "two standard errors, over seeds (regret) or over blocks of time (speed); a line joins",
+        "two standard errors, over seeds (regret) or over rounds of time (speed); a line joins",
         "what may be compared: speeds of one machine. Point at a dot to read it.",
         "",
         "    python benchmarks/history.py             # measures a commit, and writes this page",

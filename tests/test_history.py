@@ -36,9 +36,9 @@ def entry(history, value, error=0.01, kind="regret", **machine):
         (1.0, 1.05, 0.01, "regret", True),
         (1.0, 1.05, 0.02, "regret", False),  # three errors of the difference are 0.085
         (1.0, 0.5, 0.01, "regret", False),
-        (1.0, 1.05, 0.001, "speed", False),  # a machine is not that steady
-        (1.0, 1.2, 0.001, "speed", True),
-        (1.0, 1.2, 0.1, "speed", False),
+        (1.0, 1.15, 0.001, "speed", False),  # a machine is not that steady
+        (1.0, 1.3, 0.001, "speed", True),
+        (1.0, 1.3, 0.1, "speed", False),
         (1.0, 1.0005, 0.0, "regret", False),  # rounding of another machine
     ],
 )
