@@ -9,7 +9,7 @@ import pytest
 from race_child import toy_cells
 
 from driftrate.errors import ConfigError, DataError
-from driftrate.race import child, engine
+from driftrate.race import child, children, engine
 from driftrate.race.store import CellStore
 
 pytestmark = pytest.mark.usefixtures("toys")
@@ -44,12 +44,12 @@ def test_stopping_keeps_what_is_done_and_ends_the_children(store):
     cells = toy_cells(["slow"])
     finished = engine.run(cells, store, jobs=1, play="toys:play")
     next(finished)
-    children = set(engine._CHILDREN._all)
-    assert children
+    started = set(children.CHILDREN._all)
+    assert started
     begin = time.monotonic()
     finished.close()
     assert time.monotonic() - begin < 5.0
-    assert all(one._process.wait(timeout=5.0) is not None for one in children)
+    assert all(one._process.wait(timeout=5.0) is not None for one in started)
     done = sum(store.get(cell) is not None for cell in cells)
     assert 1 <= done < len(cells)
     assert set(race(cells, store)) == set(cells)
@@ -79,21 +79,21 @@ class TestContestants:
         """Raising costs no new process; crashing costs one."""
         cells = toy_cells(["raises", "ok"], ["left"], seeds=3)
         started = []
-        real = engine.Child
+        real = children.Child
         try:
-            engine.Child = lambda play: started.append(play) or real(play)
+            children.Child = lambda play: started.append(play) or real(play)
             race(cells, store)
             assert len(started) == 1
             race(toy_cells(["crashes", "ok"], ["right"], seeds=2), store)
             assert len(started) == 1 + 3
         finally:
-            engine.Child = real
+            children.Child = real
 
     def test_one_that_is_killed_while_it_waits_costs_no_cell(self, store):
         cells = toy_cells(["ok"], ["left"], seeds=2)
         finished = engine.run(cells, store, jobs=1, play="toys:play")
         next(finished)
-        for waiting in engine._CHILDREN._all:
+        for waiting in children.CHILDREN._all:
             waiting.kill()
         assert next(finished)[1]["status"] in ("ok", "not played")  # killed at work, or before
         finished.close()

@@ -1,0 +1,204 @@
+"""A race on a Dask cluster whose workers die, come back, and lack the files."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from race_child import toy_cells
+
+from driftrate.data.tables import fingerprint
+from driftrate.errors import ConfigError, DataError
+from driftrate.race import engine
+from driftrate.race.cell import Cell
+from driftrate.race.play import play
+from driftrate.race.store import CellStore
+
+pytestmark = pytest.mark.usefixtures("toys")
+distributed = pytest.importorskip("distributed")
+
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+class Cluster:
+    """A scheduler and its workers, each a process of its own."""
+
+    def __init__(self, folder):
+        self.folder, self.file = folder, folder / "scheduler.json"
+        options = ["--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)]
+        self.scheduler = self._start("dask_scheduler", *options)
+        self.workers = []
+        self.client = None
+
+    def _start(self, what, *options, **more):
+        module = [sys.executable, "-m", f"distributed.cli.{what}"]
+        return subprocess.Popen([*module, *options], **{**QUIET, "cwd": self.folder, **more})
+
+    def join(self, count=1, threads=1, cwd=None):
+        """Start workers and wait until all are there."""
+        options = ["--scheduler-file", str(self.file), "--nthreads", str(threads), "--no-nanny"]
+        options += ["--no-dashboard", "--local-directory", str(self.folder)]
+        more = {} if cwd is None else {"cwd": cwd}
+        for _ in range(count):
+            self.workers.append(self._start("dask_worker", *options, **more))
+        if self.client is None:
+            deadline = time.monotonic() + 60.0
+            while not self.file.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.client = distributed.Client(scheduler_file=str(self.file), set_as_default=False)
+        alive = sum(worker.poll() is None for worker in self.workers)
+        self.client.wait_for_workers(alive, timeout=60)
+        return self.workers[-count:]
+
+    @property
+    def options(self):
+        return {"engine": "dask", "scheduler": self.client.scheduler.address}
+
+    def close(self):
+        if self.client is not None:
+            self.client.close()
+        for process in [*self.workers, self.scheduler]:
+            process.kill()
+            process.wait(timeout=30)
+
+
+@contextmanager
+def _cluster(folder):
+    made = Cluster(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    (tmp_path / "cluster").mkdir()
+    with _cluster(tmp_path / "cluster") as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path):
+    with CellStore(tmp_path / "race.sqlite") as opened:
+        yield opened
+
+
+def die(*workers):
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+        worker.wait(timeout=30)
+
+
+def toys_of(method, count):
+    return toy_cells([method], ["left"], seeds=count)
+
+
+def test_one_worker_plays_the_cells_itself(cluster, store, tmp_path, monkeypatch):
+    notes = tmp_path / "who.txt"
+    monkeypatch.setenv("TOY_PARENTS", str(notes))
+    (worker,) = cluster.join()
+    cells = toys_of("ok", 4)
+    found = dict(engine.run(cells, store, play="toys:play_and_tell_parent", **cluster.options))
+    assert set(found) == set(cells)
+    assert set(notes.read_text().split()) == {str(worker.pid)}
+
+
+def test_nothing_is_lost_when_half_of_the_workers_die(cluster, store):
+    workers = cluster.join(4)
+    cells = toys_of("slow", 24)
+    finished = engine.run(cells, store, play="toys:play", **cluster.options)
+    found = [next(finished) for _ in range(3)]
+    die(*workers[:2])
+    found += finished
+    assert len(found) == len(cells)
+    assert {cell for cell, _ in found} == set(cells)
+    assert {result["status"] for _, result in found} == {"ok"}
+
+
+def test_without_a_worker_it_says_so_and_goes_on_when_one_joins(cluster, store):
+    (worker,) = cluster.join()
+    cells, said = toys_of("slow", 6), []
+
+    def say(line):
+        said.append((line, time.monotonic()))
+        if len(said) == 1:
+            cluster.join()
+
+    finished = engine.run(cells, store, play="toys:play", say=say, **cluster.options)
+    found = [next(finished)]
+    begin = time.monotonic()
+    die(worker)
+    found += finished
+    assert {cell for cell, _ in found} == set(cells)
+    assert [line[:17] for line, _ in said] == ["no worker is left", "a Dask worker is "]
+    assert said[0][1] - begin < 10.0
+
+
+def test_a_scheduler_that_is_gone_ends_the_race_and_keeps_what_is_done(cluster, store, monkeypatch):
+    monkeypatch.setattr("driftrate.race.cluster._PATIENCE_SECONDS", 1.0)
+    cluster.join()
+    cells = toys_of("slow", 50)
+    finished = engine.run(cells, store, play="toys:play", **cluster.options)
+    one, _ = next(finished)
+    cluster.scheduler.kill()
+    with pytest.raises(DataError, match=r"scheduler at .* is gone; run again to go on"):
+        list(finished)
+    assert store.get(one)["status"] == "ok"
+
+
+class TestFiles:
+    @pytest.fixture
+    def cells(self, tmp_path, monkeypatch):
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(400, 3))
+        columns = {"a": x[:, 0], "b": x[:, 1], "y": x @ [1.0, 2.0, 3.0]}
+        (tmp_path / "here").mkdir()
+        path = tmp_path / "here" / "drifting.parquet"
+        pq.write_table(pa.table(columns), path)
+        monkeypatch.chdir(tmp_path / "here")
+        mark = fingerprint(path)
+        return [
+            Cell(path.name, "HedgedSGD", "default", seed, mark, target="y", model="linear")
+            for seed in range(4)
+        ]
+
+    def test_a_worker_without_the_file_gets_it_once(
+        self, cells, cluster, store, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr("driftrate.race.shipping._PIECE_BYTES", 1000)
+        (tmp_path / "there").mkdir()
+        # The race says where it runs, and a worker elsewhere finds no such folder.
+        monkeypatch.setattr(
+            "driftrate.race.cluster.Path.cwd", classmethod(lambda _: tmp_path / "nowhere")
+        )
+        cluster.join(2, cwd=tmp_path / "there")
+        found = dict(engine.run(cells, store, **cluster.options))
+        alone = play(replace(cells[0], stream=str(tmp_path / "here" / cells[0].stream)))
+        assert {result["status"] for result in found.values()} == {"ok"}
+        assert found[cells[0]]["loss"] == alone["loss"]
+        kept = list(cluster.folder.glob("**/drifting.parquet"))
+        assert 1 <= len(kept) <= 2
+        assert {path.parent.name for path in kept} == {cells[0].fingerprint}
+        assert not list(cluster.folder.glob("**/*.coming"))
+
+    def test_a_file_that_changes_on_its_way_is_not_played(self, cells, cluster, store, monkeypatch):
+        cluster.join()
+        stale = [replace(cell, fingerprint="0" * 16) for cell in cells[:1]]
+        ((_, result),) = engine.run(stale, store, **cluster.options)
+        assert result["status"] == "not played"
+        assert "has changed since the race began" in result["message"]
+
+
+def test_a_worker_that_cannot_play_ends_the_race_and_says_why(cluster, store):
+    cluster.join()
+    with pytest.raises(ConfigError, match=r"cannot start a process for cells.*nowhere"):
+        list(engine.run(toys_of("ok", 2), store, play="nowhere:play", **cluster.options))
