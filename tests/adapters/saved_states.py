@@ -428,6 +428,12 @@ def _classes_in_batches(it, x, y):
     return float(it.partial_fit(x, y > 0, classes=[False, True]).predict_proba(x)[:, 1].sum())
 
 
+def _rows_as_batches(it, x, y):
+    for row, label in zip(x, y, strict=True):
+        it.partial_fit(row[None], [label > 0], classes=[False, True])
+    return float(it.decision_function(x).sum())
+
+
 def _of(door, name, **settings):
     def make():
         from importlib import import_module
@@ -452,6 +458,18 @@ for _name, _package, _make, _step in (
     ("river-attach", "river", _river_attached, _one_by_one),
     ("sklearn-ShiftRegressor", "sklearn", _of("sklearn", "ShiftRegressor"), _in_batches),
     ("sklearn-ShiftClassifier", "sklearn", _of("sklearn", "ShiftClassifier"), _classes_in_batches),
+    (
+        "sklearn-HedgedSGD",
+        "sklearn",
+        _of("sklearn", "ShiftRegressor", schedule=dr.HedgedSGD()),
+        _in_batches,
+    ),
+    (
+        "sklearn-row-by-row",
+        "sklearn",
+        _of("sklearn", "ShiftClassifier", schedule=dr.HedgedSGD()),
+        _rows_as_batches,
+    ),
     (
         "sklearn-schedule",
         "sklearn",
