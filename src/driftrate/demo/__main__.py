@@ -15,7 +15,8 @@ from driftrate.demo.chart import ASCII, BLOCKS, Glyphs
 from driftrate.demo.chase import STEPS, Moment, chase
 from driftrate.demo.picture import Looks, draw
 
-_SECONDS, _FRAMES = 6.0, 160
+SECONDS = 6.0  # that the picture takes to grow, where the machine keeps up
+_FRAMES = 160
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, no cursor
 _HOME, _REST, _LINE = "\x1b[H", "\x1b[J", "\x1b[K\n"
 
@@ -56,7 +57,7 @@ def _play(moments: Iterator[Moment], seen: list[Moment], out: TextIO) -> None:
         lines = draw(seen, looks)[: looks.height - 1]
         out.write(_HOME + "".join(line + _LINE for line in lines) + _REST)
         out.flush()
-        time.sleep(max(start + _SECONDS * frame / _FRAMES - time.monotonic(), 0.0))
+        time.sleep(max(start + SECONDS * frame / _FRAMES - time.monotonic(), 0.0))
 
 
 @contextmanager
