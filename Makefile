@@ -51,6 +51,12 @@ $(OLDEST): pyproject.toml .ci/oldest.py
 	  'pytest>=8' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	@touch $@
 
+package: $(READY) ## The wheel and the sdist in dist/, and the tests of what is released
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation -o dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/pytest -m 'slow or not slow' -rs tests/package tests/test_project.py
+
 gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not said)
 	@$(GPU_PATH) $(GPU_PYTHON) -c 'import pytest, array_api_compat' 2>/dev/null || \
 	  $(GPU_PYTHON) -m pip install --quiet --target .venv-gpu pytest array-api-compat
@@ -79,4 +85,4 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/race.py --defaults-only
 	$(BIN)/python benchmarks/networks.py --streams keystroke,airquality_co,bike_hourly --methods adam,cocob,Pursuit
 
-.PHONY: help setup lint test check gpu coverage reproduce playground bench
+.PHONY: help setup lint test check package gpu coverage reproduce playground bench

@@ -13,7 +13,18 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HOUSE = ROOT / "src" / "driftrate"
 SEEN = ("errors", "schedules", "estimate", "learners")
-UNSEEN = ("theory", "streams", "data", "simulation", "race", "paper", "cli", "_html", "_digest")
+UNSEEN = (
+    "theory",
+    "streams",
+    "data",
+    "simulation",
+    "race",
+    "paper",
+    "demo",
+    "cli",
+    "_html",
+    "_digest",
+)
 
 
 def folders():

@@ -491,7 +491,7 @@ def test_refusals():
         ("torch", "torch", "'driftrate[torch]'"),
         ("optax", "jax", "'driftrate[jax]'"),
         ("optax", "optax", "'driftrate[jax]'"),
-        ("keras", "keras", "'driftrate[keras]', and set KERAS_BACKEND to torch or jax"),
+        ("keras", "keras", "'driftrate[keras]', and set KERAS_BACKEND=jax"),
         ("river", "river", "'driftrate[river]'"),
         ("sklearn", "sklearn", "'driftrate[sklearn]'"),
     ],

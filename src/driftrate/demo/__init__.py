@@ -1,0 +1,4 @@
+"""Ten seconds in a plain terminal: a rate that goes up at a jump and comes down.
+
+Use: `python -m driftrate.demo`
+"""
