@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array_api_compat.numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftrate._trace import trace
@@ -56,6 +56,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("name", list(FUNCTIONS))
+@settings(deadline=None)
 @given(numbers=st.lists(NUMBERS, min_size=12, max_size=12))
 def test_every_function_is_numpys(name, numbers):
     a, b, m = np.array(numbers[:3]), np.array(numbers[3:6]), np.array(numbers[6:]).reshape(2, 3)
