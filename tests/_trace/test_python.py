@@ -88,6 +88,24 @@ def test_a_choice_computes_the_branch_that_it_takes_alone():
         both(0.0)
 
 
+def test_what_chooses_most_of_the_output_is_asked_early():
+    def function(xp, rows, limit):
+        new = xp.stack([xp.exp(row) / limit for row in rows])
+        skip = xp.sum(rows) > limit
+        return {"rows": xp.where(skip, rows, new), "most": xp.max(new), "skip": skip}
+
+    rows = np.linspace(0.0, 1.0, 20)
+    graph = trace(function, rows, 1.0)
+    for limit in (1.0, 100.0):
+        here, there = compiled(graph)(rows, limit), function(np, rows, limit)
+        same(list(here.values()), list(there.values()))
+    alone = trace(lambda xp, *args: {"rows": function(xp, *args)["rows"]}, rows, 1.0)
+    assert "exp" not in source(alone).partition("else:")[0]  # the old rows are enough
+    with pytest.raises(ZeroDivisionError):
+        compiled(alone)(-rows, 0.0)
+    assert compiled(alone)(rows, 0.0)["rows"].tolist() == rows.tolist()
+
+
 def test_brackets_are_never_too_deep():
     def function(xp, x):
         for _ in range(1000):
