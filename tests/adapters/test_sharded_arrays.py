@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-CHILD = Path(__file__).parent / "sharded_child.py"
+CHILD = Path(__file__).parent / "sharded_arrays_child.py"
 TENSORS = 5
 # What the slowest of them reads: four products a tensor.
 FEW = 4 * TENSORS
