@@ -19,6 +19,8 @@ from driftrate.adapters.torch.observers import Observer, Successive
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.ranks import Ranks
 from driftrate.adapters.torch.rate import ATTACHED, Rate
+from driftrate.adapters.torch.sharded import Shards, shards_of
+from driftrate.adapters.torch.sharded_observers import Sharded, ShardedParts, ShardedSequence
 from driftrate.adapters.torch.trail import Memory, Momentum, Trail, keeps_trail
 from driftrate.errors import ConfigError
 from driftrate.schedules.base import Schedule
@@ -136,8 +138,10 @@ def attach(
     loop = settle(
         schedule, base, modes=_MODES, mode=mode, default=default, relative=relative, weights=True
     )
-    alone = ddp is False or _world_size() == 1
-    _check_ranks(loop.mode, model, alone)
+    shards = _shards(optimizer, owners, loop.mode, model)
+    alone = shards is None and (ddp is False or _world_size() == 1)
+    if shards is None:
+        _check_ranks(loop.mode, model, alone)
     known = ATTACHED.get(optimizer)
     if known is not None and known() is not None:
         raise ConfigError("attach: the optimizer has a rate already: call its detach() first")
@@ -150,7 +154,7 @@ def attach(
     if "lead" in loop.schedule.signals:
         # The derivative of the loss along the way: there is no choice of a metric in it.
         lead, found = Lead(like, reach_of(optimizer, groups)), None
-    observer = _make_observer(loop, like, optimizer, model, found, owners, lead)
+    observer = _make_observer(loop, like, optimizer, model, found, owners, lead, shards)
     clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
     rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
     ATTACHED[optimizer] = ref(rate)
@@ -189,13 +193,6 @@ def _check_optimizer(optimizer: Optimizer) -> list[Tensor]:
         raise ConfigError(f"attach: {name} has no parameters")
     if any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(f"attach: {name} has no `lr` in its parameter groups, nothing to set")
-    for owner in owners:
-        kinds = {cls.__name__ for cls in type(owner).__mro__}
-        if kinds & {"DTensor", "FlatParameter"} or hasattr(owner, "_is_flat_param"):
-            raise ConfigError(
-                f"attach: a parameter of {name} is sharded ({type(owner).__name__}): FSDP and"
-                " DTensor gradients are not supported yet"
-            )
     return owners
 
 
@@ -212,6 +209,29 @@ def _check_ranks(mode: Mode | None, model: DistributedDataParallel | None, alone
             ' use mode="ranks" with ddp=model, also to accumulate under no_sync(), or ddp=False'
             " where the processes have nothing to do with each other"
         )
+
+
+def _shards(
+    optimizer: Optimizer,
+    owners: list[Tensor],
+    mode: Mode | None,
+    model: DistributedDataParallel | None,
+) -> Shards | None:
+    """Return how the parameters are spread, and refuse what shards do not show."""
+    shards = shards_of(owners, "attach")
+    if shards is None:
+        return None
+    if model is not None or mode == "ranks":
+        raise ConfigError(
+            "attach: sharded gradients are added up over the ranks before anyone sees them, and"
+            ' mode="ranks" needs them apart: leave ddp= out, for mode="sequence"'
+        )
+    if mode == "accumulation":
+        raise ConfigError(
+            'attach: mode="accumulation" listens to backward passes, which shards do not show: use'
+            ' mode="parts", and run each of them in `with rate.part():`'
+        )
+    return shards
 
 
 def _world_size() -> int:
@@ -235,6 +255,7 @@ def _make_observer(
     metric: Metric | None,
     owners: list[Tensor],
     lead: Lead | None,
+    shards: Shards | None,
 ) -> Observer:
     reads, trail, memory = loop.schedule.signals, None, None
     if "trail" in reads:
@@ -242,6 +263,9 @@ def _make_observer(
     if loop.mode == "sequence" and not {"cross", "spread"}.isdisjoint(reads):
         memory = Memory(like)
     common = (like, reads, metric, trail, memory, lead)
+    if shards is not None:
+        kinds = {"parts": ShardedParts, "sequence": ShardedSequence}
+        return kinds.get(str(loop.mode), Sharded)(*common, shards=shards)
     if loop.mode == "ranks" and model is not None:
         return Ranks(*common, model=model, owners=owners)
     if loop.mode == "accumulation":
