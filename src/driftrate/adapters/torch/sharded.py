@@ -77,6 +77,7 @@ class Shards:
         counts: Whether the part here of a parameter counts.
         place: Where the group's numbers must lie; None: where they are.
         uneven: Whether a parameter may have a gradient on some of the ranks alone.
+        owned: Whether a parameter's moments lie only where it counts.
     """
 
     def __init__(
@@ -85,12 +86,14 @@ class Shards:
         counts: Callable[[Tensor], bool],
         place: torch.device | None = None,
         uneven: bool = False,
+        owned: bool = False,
     ) -> None:
         self.group = group
         self._counts = counts
         self._known: dict[Tensor, bool] = {}
         self.place = place
         self.uneven = uneven
+        self.owned = owned
 
     def gradient(self, owner: Tensor) -> Tensor:
         """Return what lies here of a gradient, laid out as its parameter is."""
@@ -129,10 +132,9 @@ class Shards:
         rows = []
         for owners, found in zip(taken, signals, strict=True):
             counts = [self.counts(owner) for owner in owners]
-            if not all(counts):
-                pairs = zip(counts, found, strict=True)
-                found = torch.stack([row if one else torch.zeros_like(row) for one, row in pairs])
-            rows.append(found)
+            pairs = zip(counts, found, strict=True)
+            here = [row if one else torch.zeros_like(row) for one, row in pairs]
+            rows.append(found if all(counts) else torch.stack(here))
         table = self.added(torch.cat([one.to(rows[0].device) for one in rows]))
         every = table.split([len(one) for one in rows])
         return [one.to(found.device) for one, found in zip(every, signals, strict=True)]

@@ -62,7 +62,7 @@ class Sharded(Observer):
         """Remember the gradients, and return the fields that the sums over all ranks tell."""
         new = dict(zip(owners, gradients, strict=True))
         square = total["square"]
-        good = square.isfinite()
+        good = square.isfinite() & (total["dim"] > 0.0)
         fields: Fields = {"dim": total["dim"], "grad_sq": square}
         if self.memory is not None:
             known = total["began"] > 0.0
@@ -78,7 +78,8 @@ class Sharded(Observer):
                 followed(local(owner), average, None, good)
             fields |= self.lead.fields(square, total["lead"], total["weights"], total["dim"])
         elif self.trail is not None:
-            self.trail.lengthen(new, good)
+            # A parameter that the metric does not know yet is not in the trail either.
+            self.trail.lengthen({p: new[p] for p in self._remembered(owners)}, good)
             fields["trail"] = total["along"]
         fields |= self._from_parts(total)
         # Where no rank had anything, a metric without moments say, a schedule stands still.
@@ -101,6 +102,17 @@ class Sharded(Observer):
             [gradients[at] for at, _ in known],
             [weight._replace(moment=local(weight.moment)) for _, weight in known],
         )
+
+    def _remembered(self, owners: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the parameters that the metric knows, or may know in another process."""
+        if self.metric is None:
+            return owners
+        elsewhere = self._shards.owned
+        return [
+            owner
+            for owner in owners
+            if self.metric.knows(owner) or (elsewhere and not self._shards.counts(owner))
+        ]
 
     def _dim(self, counted: Sequence[Tensor]) -> Tensor:
         here = sum(local(owner).numel() * (1 + owner.is_complex()) for owner in counted)
