@@ -154,7 +154,7 @@ def test_weights_in_any_layout_and_precision_move_together():
         with pytest.MonkeyPatch.context() as patch:
             if only is not None:
                 patch.setattr(pursuit_move, "_way", lambda *_, only=only: only)
-            grads = [p.grad for p in params]
+                grads = [p.grad for p in params]
                 signals = pursuit_move.move(params, grads, states, factors, True)
         outcomes.append([signals, *params])
     for one, other in zip(*outcomes, strict=True):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+fsdp = pytest.importorskip("torch.distributed.fsdp")
 
 import gloo_ranks  # noqa: E402
 
-if not hasattr(torch.distributed.fsdp, "fully_shard"):
+if not hasattr(fsdp, "fully_shard"):
     pytest.skip("fully_shard came with torch 2.6", allow_module_level=True)
 
 import sharded_checks  # noqa: E402

@@ -169,7 +169,9 @@ def shards_of(owners: Sequence[Tensor], who: str) -> Shards | None:
     spread_ones: list[Any] = [owner for owner in owners if is_dtensor(owner)]
     if not spread_ones:
         return None
-    if not hasattr(torch.distributed.fsdp, "fully_shard"):
+    from torch.distributed import fsdp  # late: whole models need none of it
+
+    if not hasattr(fsdp, "fully_shard"):
         raise ConfigError(
             f"{who}: parameters that are DTensors need torch 2.6 or later, this is"
             f" {torch.__version__}"
