@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -229,6 +232,110 @@ def what_is_refused(out):
     optimizer = torch.optim.SGD([partial], lr=0.1)
     with pytest.raises(ConfigError, match="partial sums"):
         driftrate.torch.attach(optimizer, problem.SCHEDULES["long"])
+
+
+def flat_run(kind, schedule, **options):
+    """Compare FullyShardedDataParallel with a run on the whole batch in this process."""
+    one, other = problem.network(), problem.flat(problem.network(), **options)
+    optimizer, rate = attached(one, kind, schedule, ddp=False)
+    wanted = problem.train(one, optimizer, rate, range(20), slice(None))
+    rows = problem.rows("fsdp")
+    with pytest.raises(ConfigError, match="fsdp=model"):
+        attached(other, kind, schedule)
+    optimizer, rate = attached(other, kind, schedule, fsdp=other)
+    rates = problem.train(other, optimizer, rate, range(10), rows)
+    state, moments = rate.state_dict(), optimizer.state_dict()
+    rates += problem.train(other, optimizer, rate, range(10, 12), rows)
+    agree(rates, rate.record)
+    assert rates == pytest.approx(wanted[:12], rel=1e-5), (kind, schedule)
+    with FullyShardedDataParallel.summon_full_params(other):
+        weights = [p.detach().clone() for p in other.parameters()]
+    # The same ranks go on from a state of their own.
+    rate.detach()
+    optimizer.load_state_dict(moments)
+    again = driftrate.torch.attach(optimizer, problem.SCHEDULES[schedule], fsdp=other)
+    again.load_state_dict(state)
+    assert again.steps == 10
+    more = problem.train(other, optimizer, again, range(12, 14), rows)
+    agree(more)
+    return weights
+
+
+@check
+def attach_under_fsdp1(out):
+    for whole in (True, False):
+        flat_run("Adam", "long", use_orig_params=whole)
+    flat_run("AdamW", "measured", use_orig_params=True)
+    flat_run("SGD", "measured", use_orig_params=True)
+    for whole in (True, False):
+        net = problem.flat(problem.network(), use_orig_params=whole)
+        with pytest.raises(ConfigError, match="fully_shard"):
+            driftrate.torch.Pursuit(net.parameters())
+
+
+def zero(net, kind, **options):
+    kinds = {"Adam": torch.optim.Adam, "pursuit": driftrate.torch.Pursuit}
+    return ZeroRedundancyOptimizer(net.parameters(), kinds[kind], **options)
+
+
+@check
+def attach_around_zero(out):
+    """Also where some ranks step nothing: of four ranks and two tensors, say."""
+    for schedule, net in (
+        ("long", problem.network()),
+        ("measured", problem.network()),
+        ("measured", torch.nn.Linear(6, 1, bias=False, dtype=torch.float64)),
+    ):
+        one = copy.deepcopy(net)
+        optimizer, rate = attached(one, "Adam", schedule, ddp=False)
+        wanted = problem.train(one, optimizer, rate, range(16), slice(None))
+        rows = problem.rows("fsdp")
+        ddp = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(net))
+        optimizer = zero(ddp, "Adam", lr=0.01)
+        rate = driftrate.torch.attach(optimizer, problem.SCHEDULES[schedule])
+        rates = problem.train(ddp, optimizer, rate, range(8), rows)
+        saved = consolidated(optimizer), rate.state_dict(), copy.deepcopy(ddp.module.state_dict())
+        rates += problem.train(ddp, optimizer, rate, range(8, 16), rows)
+        agree(rates, [p.tolist() for p in ddp.parameters()])
+        assert rates == pytest.approx(wanted, rel=1e-5)
+        other = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(net))
+        other.module.load_state_dict(saved[2])
+        optimizer = zero(other, "Adam", lr=0.01)
+        rate = driftrate.torch.attach(optimizer, problem.SCHEDULES[schedule])
+        optimizer.load_state_dict(saved[0])
+        rate.load_state_dict(saved[1])
+        assert problem.train(other, optimizer, rate, range(8, 16), rows) == rates[8:]
+        for p, q in zip(ddp.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p, q)
+        rate.notify_shift("reset")
+        assert not any(state["exp_avg"].any() for state in optimizer.optim.state.values())
+
+
+def consolidated(optimizer):
+    """Return the whole state on every rank, as after a file that all of them read."""
+    optimizer.consolidate_state_dict(0)
+    every = [copy.deepcopy(optimizer.state_dict()) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(every, 0)
+    return every[0]
+
+
+@check
+def pursuit_inside_zero(out):
+    for net in (problem.network(torch.float32), torch.nn.Linear(6, 1, bias=False)):
+        ddp = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(net))
+        rows = problem.rows("fsdp")
+        optimizer = zero(ddp, "pursuit", lr=1.0)
+        problem.train(ddp, optimizer, None, range(8), rows)
+        saved = consolidated(optimizer), copy.deepcopy(ddp.module.state_dict())
+        problem.train(ddp, optimizer, None, range(8, 16), rows)
+        agree([p.tolist() for p in ddp.parameters()])
+        other = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(net))
+        other.module.load_state_dict(saved[1])
+        optimizer = zero(other, "pursuit", lr=1.0)
+        optimizer.load_state_dict(saved[0])
+        problem.train(other, optimizer, None, range(8, 16), rows)
+        for p, q in zip(ddp.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p, q)
 
 
 RESUMED = (("Adam", "long"), ("AdamW", "measured"), ("SGD", "measured"), ("pursuit", None))

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -49,6 +49,12 @@ def split(net, mesh):
 
 def fsdp(net):
     return wrapped(net)
+
+
+def flat(net, **options):
+    """FSDP1, in two flat parameters."""
+    net[2] = FullyShardedDataParallel(net[2], device_id=torch.device("cpu"), **options)
+    return FullyShardedDataParallel(net, device_id=torch.device("cpu"), **options)
 
 
 def tensor_parallel(net):

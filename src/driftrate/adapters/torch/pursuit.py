@@ -13,6 +13,7 @@ from driftrate.adapters import _pursuit as law
 from driftrate.adapters.torch.pursuit_move import move
 from driftrate.adapters.torch.pursuit_record import Sample
 from driftrate.adapters.torch.sharded import Shards, laid_out, local, shards_of
+from driftrate.adapters.torch.sharded_wrapped import is_flattened
 from driftrate.errors import ConfigError, StateError
 
 _SHORT = (torch.bfloat16, torch.float16)
@@ -302,6 +303,11 @@ def _check(group: dict[str, Any], first: int) -> None:
     if not 0.0 <= decay < float("inf"):
         raise ConfigError(f"weight_decay must be finite and not negative, got {decay!r}")
     for index, p in enumerate(group["params"], start=first):
+        if is_flattened(p):
+            raise ConfigError(
+                f"parameter {index} is sharded by FullyShardedDataParallel, which hides its shape"
+                " from the optimizer: Pursuit trains models of fully_shard (torch 2.6)"
+            )
         if p.dtype not in _TRAINED:
             kind = str(p.dtype).removeprefix("torch.")
             raise ConfigError(

@@ -32,6 +32,7 @@ from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
 from driftrate.adapters.torch.sharded import local
 from driftrate.adapters.torch.sharded_state import pack, unpack
+from driftrate.adapters.torch.sharded_wrapped import unwrapped
 from driftrate.errors import ConfigError, StateError
 from driftrate.schedules.base import Schedule, Signal, State, map_state
 
@@ -260,7 +261,7 @@ class Rate(LRScheduler):
         """
         share, left = policies(policy, moments, decay)
         with torch.no_grad():
-            forget(self.optimizer, left)
+            forget(unwrapped(self.optimizer), left)
             start = self.schedule.init(like=self._state[self.schedule.output])
             self._assign(blend(self._state, start, share))
 

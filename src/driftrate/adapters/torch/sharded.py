@@ -111,6 +111,10 @@ class Shards:
             self._known[owner] = self._counts(owner)
         return self._known[owner]
 
+    def numel(self, owner: Tensor) -> int:
+        """Return how many numbers of a parameter lie here."""
+        return local(owner).numel()
+
     def mine(self, owners: Sequence[Tensor]) -> list[int]:
         """Return the places of the owners whose part here counts."""
         return [place for place, owner in enumerate(owners) if self.counts(owner)]

@@ -115,7 +115,7 @@ class Sharded(Observer):
         ]
 
     def _dim(self, counted: Sequence[Tensor]) -> Tensor:
-        here = sum(local(owner).numel() * (1 + owner.is_complex()) for owner in counted)
+        here = sum(self._shards.numel(p) * (1 + p.is_complex()) for p in counted)
         return torch.full_like(self.like, here)
 
     def _beside_last(
@@ -206,7 +206,7 @@ class ShardedParts(Sharded, Parts):
 
     def _hear(self, owners: Sequence[Tensor]) -> None:
         reached = [owner for owner in owners if owner.grad is not None]
-        if not reached and not self._shards.uneven:
+        if not reached:
             raise ConfigError("Rate.part: no backward pass inside reached a parameter")
         gradients = [self._shards.gradient(owner) for owner in reached]
         mine = self._shards.mine(reached)
