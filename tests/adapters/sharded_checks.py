@@ -304,9 +304,9 @@ def attach_around_zero(out):
         rate = driftrate.torch.attach(optimizer, problem.SCHEDULES[schedule])
         optimizer.load_state_dict(saved[0])
         rate.load_state_dict(saved[1])
-        assert problem.train(other, optimizer, rate, range(8, 16), rows) == rates[8:]
-        for p, q in zip(ddp.parameters(), other.parameters(), strict=True):
-            assert torch.equal(p, q)
+        again = problem.train(other, optimizer, rate, range(8, 16), rows)
+        assert again == pytest.approx(rates[8:], rel=1e-9)
+        alike(ddp, other)
         rate.notify_shift("reset")
         assert not any(state["exp_avg"].any() for state in optimizer.optim.state.values())
 
@@ -317,6 +317,14 @@ def consolidated(optimizer):
     every = [copy.deepcopy(optimizer.state_dict()) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(every, 0)
     return every[0]
+
+
+def alike(ddp, other):
+    """Bit by bit on two ranks; from three on DDP's first step adds in another order."""
+    exact = dist.get_world_size() == 2
+    for p, q in zip(ddp.parameters(), other.parameters(), strict=True):
+        assert not exact or torch.equal(p, q)
+        torch.testing.assert_close(q, p, rtol=1e-6, atol=1e-6)
 
 
 @check
@@ -334,8 +342,7 @@ def pursuit_inside_zero(out):
         optimizer = zero(other, "pursuit", lr=1.0)
         optimizer.load_state_dict(saved[0])
         problem.train(other, optimizer, None, range(8, 16), rows)
-        for p, q in zip(ddp.parameters(), other.parameters(), strict=True):
-            assert torch.equal(p, q)
+        alike(ddp, other)
 
 
 RESUMED = (("Adam", "long"), ("AdamW", "measured"), ("SGD", "measured"), ("pursuit", None))

@@ -86,12 +86,10 @@ class Groups:
     @property
     def stopped(self) -> bool:
         """Whether another hand has set every rate to 0; no device is asked."""
-        groups = self._optimizer.param_groups
-        lefts = self._left or [None] * len(groups)
-        return all(
-            (left is None or not left.is_still(group["lr"])) and _is_zero(group["lr"])
-            for group, left in zip(groups, lefts, strict=False)
-        )
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        pairs = zip(self._left, rates, strict=False)
+        ours = any(left.is_still(rate) for left, rate in pairs)
+        return not ours and all(_is_zero(rate) for rate in rates)
 
     def check(self) -> None:
         """Raise `ConfigError` where another hand sets the rates and was not asked for."""

@@ -140,7 +140,7 @@ class Shards:
             here = [row if one else torch.zeros_like(row) for one, row in pairs]
             rows.append(found if all(counts) else torch.stack(here))
         table = self.added(torch.cat([one.to(rows[0].device) for one in rows]))
-        every = table.split([len(one) for one in rows])
+        every = torch.split(table, [len(one) for one in rows])
         return [one.to(found.device) for one, found in zip(every, signals, strict=True)]
 
     def rms(self, owners: Sequence[Tensor]) -> list[float]:

@@ -64,7 +64,7 @@ def is_zero(optimizer: Optimizer) -> bool:
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer that takes the steps of this process."""
-    return optimizer.optim if is_zero(optimizer) else optimizer  # type: ignore[attr-defined, no-any-return]
+    return optimizer.optim if is_zero(optimizer) else optimizer  # type: ignore[attr-defined]
 
 
 def shares_of(optimizer: Any) -> Shards:
