@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 
 import pytest
 import sharded_problem as problem
@@ -343,6 +344,16 @@ def pursuit_inside_zero(out):
         optimizer.load_state_dict(saved[0])
         problem.train(other, optimizer, None, range(8, 16), rows)
         alike(ddp, other)
+
+
+@check
+def the_page_runs(out):
+    page = (Path(__file__).parents[2] / "docs" / "sharded.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    seen = {"folder": out / "page"}
+    exec(code, seen)
+    assert seen["rate"].steps == 10
+    agree(seen["rate"].record)
 
 
 RESUMED = (("Adam", "long"), ("AdamW", "measured"), ("SGD", "measured"), ("pursuit", None))
