@@ -15,7 +15,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -352,6 +351,8 @@ def attach_under_fsdp1(out):
 
 
 def zero(net, kind, **options):
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # late: it warns of torch.jit
+
     kinds = {"Adam": torch.optim.Adam, "pursuit": driftrate.torch.Pursuit}
     return ZeroRedundancyOptimizer(net.parameters(), kinds[kind], **options)
 
