@@ -64,6 +64,7 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/cytometry.py
 	$(BIN)/python benchmarks/adapters.py
 	$(BIN)/python benchmarks/pursuit.py
+	$(BIN)/python benchmarks/sharded.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
 	$(BIN)/python benchmarks/race.py --defaults-only
