@@ -1,6 +1,6 @@
 """Run with eight devices on the CPU: the same runs with weights whole and over a mesh.
 
-`sharded_child.py OUT` writes what `test_sharded_arrays.py` looks at.
+`sharded_arrays_child.py OUT` writes what `test_sharded_arrays.py` looks at.
 """
 
 from __future__ import annotations

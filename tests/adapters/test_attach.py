@@ -404,13 +404,6 @@ def test_bad_gradients_leave_the_rate_as_it_was():
         assert after[-1] != rates[-1]
 
 
-class Sharded(torch.nn.Parameter):
-    pass
-
-
-Sharded.__name__ = "DTensor"
-
-
 def test_refusals_leave_the_optimizer_untouched(monkeypatch):
     net = small_loop.model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -436,7 +429,10 @@ def test_refusals_leave_the_optimizer_untouched(monkeypatch):
     refused("DistributedDataParallel", ddp=net)
     refused("LBFGS", opt=torch.optim.LBFGS(net.parameters()))
     refused("no parameters", opt=torch.optim.SGD([{"params": []}], lr=0.1))
-    refused("sharded", opt=torch.optim.SGD([Sharded(torch.ones(1))], lr=0.1))
+    flattened = torch.nn.Parameter(torch.ones(1))
+    flattened._fsdp_flattened = True  # as FullyShardedDataParallel marks its parameters
+    refused("fsdp=model", opt=torch.optim.SGD([flattened], lr=0.1))
+    refused("a FullyShardedDataParallel model", fsdp=net)
     rateless = torch.optim.SGD(net.parameters(), lr=0.1)
     del rateless.param_groups[0]["lr"]
     refused("no `lr`", opt=rateless)
@@ -857,3 +853,20 @@ def test_a_rank_that_dies_leaves_an_error_of_torch(tmp_path):
     assert "RuntimeError" in other.said, other.said
     assert "by peer" in other.said, other.said
     assert not list(tmp_path.glob("*.pt"))
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_state_to_load_into_is_no_step(kind):
+    """torch.distributed.checkpoint takes a step at rates and gradients of 0 to have one."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    net, optimizer, rate = small_loop.start(kind, "sequence")
+    before = rate.state_dict()
+    get_optimizer_state_dict(net, optimizer)
+    assert rate.steps == 0
+    assert str(rate.state_dict()) == str(before)
+    fresh = small_loop.start(kind, "sequence")
+    rates = small_loop.run(net, optimizer, rate, range(5))
+    assert (rate.steps, len(rates)) == (5, 5)
+    if kind == "SGD":  # Adam's own step count is 1 by then
+        assert rates == small_loop.run(*fresh, range(5))

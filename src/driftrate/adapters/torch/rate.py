@@ -25,14 +25,20 @@ from driftrate.adapters._observe import (
 )
 from driftrate.adapters.torch.clipping import Clipping
 from driftrate.adapters.torch.groups import Groups
-from driftrate.adapters.torch.measure import Buffers, compared, keep
+from driftrate.adapters.torch.measure import Buffers, keep
 from driftrate.adapters.torch.moments import forget
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
+from driftrate.adapters.torch.sharded import local
+from driftrate.adapters.torch.sharded_state import pack, unpack
+from driftrate.adapters.torch.sharded_wrapped import unwrapped
 from driftrate.errors import ConfigError, StateError
 from driftrate.schedules.base import Schedule, Signal, State, map_state
 
+_SAVED = {
+    "version", "mode", "schedule", "groups", "count", "moved", "seen", "observer", "clipping",
+}  # fmt: skip
 _RECORDED = ("cross", "spread", "shift")  # beside the rates, what a logger sees
 ATTACHED: WeakKeyDictionary[Optimizer, ReferenceType[Rate]] = WeakKeyDictionary()
 
@@ -79,6 +85,7 @@ class Rate(LRScheduler):
         self._seen = {name: torch.full_like(like, math.nan) for name in _RECORDED}
         self._known: set[str] = set()  # what was seen at least once: the rest is NaN already
         self._weights: Buffers = {}
+        self._dry = False
         # What is never read back cannot be seen to be pinned.
         self._clipping = None if self._on_device else clipping
         self._handles = [
@@ -254,7 +261,7 @@ class Rate(LRScheduler):
         """
         share, left = policies(policy, moments, decay)
         with torch.no_grad():
-            forget(self.optimizer, left)
+            forget(unwrapped(self.optimizer), left)
             start = self.schedule.init(like=self._state[self.schedule.output])
             self._assign(blend(self._state, start, share))
 
@@ -286,9 +293,11 @@ class Rate(LRScheduler):
         """Return all that a resumed run needs, beside the optimizer's own state.
 
         Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. It holds
-        a gradient where the rate keeps one: the last of a sequence, or a trail of its own.
+        a gradient where the rate keeps one: the last of a sequence, or a trail of its own. Of
+        parameters that are `DTensor`s it has few entries and always the same, so that
+        `torch.distributed.checkpoint` can load into it, also on another number of ranks.
         """
-        return {
+        state = {
             "version": STATE_VERSION,
             "mode": self.mode,
             "schedule": self.schedule.dump(self._state),
@@ -299,6 +308,7 @@ class Rate(LRScheduler):
             "observer": self._observer.save(self._owners()),
             "clipping": {} if self._clipping is None else self._clipping.save(),
         }
+        return pack(state, self._observer, self._owners())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state; the optimizer's own state is loaded apart from it.
@@ -309,7 +319,8 @@ class Rate(LRScheduler):
         if not isinstance(state_dict, dict) or "version" not in state_dict:
             raise StateError(f"not a saved rate: {str(state_dict)[:60]!r}")
         check_version(state_dict["version"], "rate")
-        lacking = self.state_dict().keys() - state_dict.keys()
+        state_dict = unpack(state_dict)
+        lacking = _SAVED - state_dict.keys()
         if lacking:
             raise StateError(f"the saved rate lacks {sorted(lacking)}")
         if state_dict["mode"] != self.mode:
@@ -331,9 +342,9 @@ class Rate(LRScheduler):
         self._groups.load(state_dict["groups"])
         self._assign(state)
         self._count.fill_(state_dict["count"])
-        self._moved.copy_(state_dict["moved"])
+        self._moved.copy_(torch.as_tensor(state_dict["moved"]))
         for name, value in state_dict["seen"].items():
-            self._seen[name].copy_(value)
+            self._seen[name].copy_(torch.as_tensor(value))
             self._known.add(name)
 
     # The hooks
@@ -343,6 +354,12 @@ class Rate(LRScheduler):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         given = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        # To have a state to load into, torch.distributed.checkpoint takes a step at rates and
+        # gradients of 0 where an optimizer has none: that is no step.
+        stopped = given is None and not optimizer.state and self._groups.stopped
+        self._dry = stopped and self._is_still()
+        if self._dry:
+            return None
         if given is None:
             self._advance()
             return None
@@ -364,14 +381,16 @@ class Rate(LRScheduler):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._dry:
+            return
         self._groups.give_back()
         self._observer.stepped()
         if self._clipping is not None:
             self._clipping.clear()
         if "step_length" in self.schedule.signals and self._weights:
             owners = [owner for owner in self._owners() if owner in self._weights]
-            now, then = [p.detach() for p in owners], [self._weights[p] for p in owners]
-            moved = compared(now, then, self._like, wanted=("apart",))["apart"].sqrt()
+            then = [self._weights[owner] for owner in owners]
+            moved = self._observer.moved(owners, then).sqrt()
             skipped = getattr(optimizer, "found_inf", None)
             if skipped is not None:
                 moved = torch.where(skipped.to(self._like) > 0.0, self._moved, moved)
@@ -379,8 +398,13 @@ class Rate(LRScheduler):
 
     @torch.no_grad()
     def _advance(self) -> None:
-        pairs = [(p, p.grad.detach()) for p in self._owners() if p.grad is not None]
-        if not pairs:
+        shards = self._observer.shards
+        some = [owner for owner in self._owners() if owner.grad is not None]
+        if shards is None:
+            pairs = [(p, p.grad.detach()) for p in some if p.grad is not None]
+        else:
+            pairs = [(p, shards.gradient(p)) for p in some]
+        if not pairs and not (shards is not None and shards.uneven):
             return  # nothing will be updated
         owners, gradients = [p for p, _ in pairs], [g for _, g in pairs]
         # Whatever may refuse the step does so before anything is measured or forgotten.
@@ -410,7 +434,15 @@ class Rate(LRScheduler):
             self._groups.set(self._state[self.schedule.output])
         self._note({**fields, **told})
         if "step_length" in needs:
-            keep(self._weights, owners, [owner.detach() for owner in owners])
+            keep(self._weights, owners, [local(owner) for owner in owners])
+
+    @torch.no_grad()
+    def _is_still(self) -> bool:
+        """Whether all gradients are 0, on all ranks."""
+        shards, gradients = self._observer.shards, [p.grad for p in self._owners()]
+        here = [local(gradient) for gradient in gradients if gradient is not None]
+        some = torch.full_like(self._like, sum(int(one.count_nonzero()) for one in here))
+        return not float(some if shards is None else shards.total({"some": some})["some"])
 
     def _unscaled(self, gradients: list[Tensor], share: Tensor | None) -> list[Tensor]:
         """Return the gradients without the factors of a loss scaler and of clipping."""

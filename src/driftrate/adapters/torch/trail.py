@@ -35,6 +35,10 @@ class Kept:
         """What it has of which parameters."""
         return self.buffers
 
+    def kind(self, like: Tensor) -> torch.dtype:
+        """Return the precision in which it keeps what is like this gradient or weight."""
+        return like.dtype
+
     def save(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
         """Return what is remembered, in the order of the parameters."""
         every = [self.buffers.get(owner) for owner in owners]
@@ -107,30 +111,41 @@ class Trail(Kept):
     """Remembers h ← 0.9 h + g; a gradient that is not finite leaves it as it was."""
 
     name = "trail"
+    share = 1.0
 
     def take(
         self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
     ) -> tuple[Tensor, Tensor]:
         """Return ⟨g, g⟩ and ⟨g, h⟩ in the metric, then lengthen the trail."""
         new = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
-        olds = [self.buffers.get(owner) for owner in owners]
-        sums = compared([*new.values()], olds, self.like, weights)
-        good = sums["square"].isfinite()
-        if good.device.type != "cpu" or good:
-            for owner, old in self.buffers.items():
-                if owner not in new:  # no gradient: 0
-                    put(old, TRAIL * old, good)
-            for owner, gradient in new.items():
-                # A sum of ten could leave the range of float16: it is kept in single precision.
-                kind = torch.promote_types(gradient.dtype, torch.bfloat16)
-                if owner not in self.buffers:
-                    self.buffers[owner] = torch.zeros_like(gradient, dtype=kind)
-                old, one = self.buffers[owner], gradient.to(kind)
-                if good.device.type == "cpu":
-                    torch.add(one, old, alpha=TRAIL, out=old)
-                else:
-                    put(old, torch.add(one, old, alpha=TRAIL), good)
-        return sums["square"], sums["product"]
+        sums = compared([*new.values()], self.olds(owners), self.like, weights)
+        self.lengthen(new, sums["square"].isfinite())
+        return sums["square"], sums["product"] / self.share
+
+    def olds(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return h, or what is `share` times h, None where there is none yet."""
+        return [self.buffers.get(owner) for owner in owners]
+
+    def lengthen(self, new: Mapping[Tensor, Tensor], good: Tensor) -> None:
+        """Add the gradients, dense ones, to the trail where the step is good."""
+        if good.device.type == "cpu" and not good:
+            return
+        for owner, old in self.buffers.items():
+            if owner not in new:  # no gradient: 0
+                put(old, TRAIL * old, good)
+        for owner, gradient in new.items():
+            kind = self.kind(gradient)
+            if owner not in self.buffers:
+                self.buffers[owner] = torch.zeros_like(gradient, dtype=kind)
+            old, one = self.buffers[owner], gradient.to(kind)
+            if good.device.type == "cpu":
+                torch.add(one, old, alpha=TRAIL, out=old)
+            else:
+                put(old, torch.add(one, old, alpha=TRAIL), good)
+
+    def kind(self, like: Tensor) -> torch.dtype:
+        # A sum of ten could leave the range of float16: it is kept in single precision.
+        return torch.promote_types(like.dtype, torch.bfloat16)
 
 
 class Momentum(Trail):
@@ -144,19 +159,17 @@ class Momentum(Trail):
         super().__init__(like)
         self._optimizer = optimizer  # not its state, which loading replaces
         heavy = isinstance(optimizer, optim.SGD)
-        self._name, self._share = ("momentum_buffer", 1.0) if heavy else ("exp_avg", 1.0 - TRAIL)
+        self._name, self.share = ("momentum_buffer", 1.0) if heavy else ("exp_avg", 1.0 - TRAIL)
 
     @property
     def remembered(self) -> Mapping[Tensor, Any]:
         return self._optimizer.state
 
-    def take(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return ⟨g, g⟩ and ⟨g, h⟩."""
-        olds = [self._optimizer.state.get(owner, {}).get(self._name) for owner in owners]
-        sums = compared([dense(g) for g in gradients], olds, self.like, weights)
-        return sums["square"], sums["product"] / self._share
+    def olds(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
+        return [self._optimizer.state.get(owner, {}).get(self._name) for owner in owners]
+
+    def lengthen(self, new: Mapping[Tensor, Tensor], good: Tensor) -> None:
+        """Leave it to the optimizer."""
 
 
 def dense(tensor: Tensor) -> Tensor:
