@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from math import isfinite
 
 import torch
 from torch import Tensor, optim
@@ -12,10 +13,11 @@ from driftrate.adapters._observe import Fields, reach
 from driftrate.adapters.torch.groups import Groups
 from driftrate.adapters.torch.measure import blocks, squared, stacked
 from driftrate.adapters.torch.metric import is_adam_like
+from driftrate.adapters.torch.packed import product
 from driftrate.adapters.torch.trail import Kept, dense, put
-from driftrate.schedules.base import HORIZON
+from driftrate.schedules.base import HORIZON, Array
 
-Reach = Callable[[Tensor, float], Tensor]  # of ‖g‖² and the number of coordinates
+Reach = Callable[[Array, float], Array]  # of ‖g‖² and the number of coordinates
 
 
 class Lead(Kept):
@@ -34,6 +36,12 @@ class Lead(Kept):
 
     def take(self, owners: Sequence[Tensor], gradients: Sequence[Tensor], dim: float) -> Fields:
         """Return ‖g‖², ⟨g, w - w̄⟩, ‖w‖² and the reach, then let the average follow."""
+        gradient, weights = self.packed(gradients), self.packed(owners)
+        if gradient is not None and weights is not None:
+            average = self.vector(owners, lambda: weights)
+            if average is not None:
+                return self._take_packed(gradient, weights, average, dim)
+        self.loosen()
         for owner in owners:
             if owner not in self.buffers:
                 # In single precision at least: a fiftieth of a step would be lost in half of it.
@@ -48,6 +56,19 @@ class Lead(Kept):
         lead = stacked(products, self.like).sum(dtype=self.like.dtype)
         fields: Fields = {"grad_sq": square, "lead": lead}
         fields["weights_sq"] = squared([owner.detach() for owner in owners], self.like)
+        if self._reach is not None:
+            fields["reach"] = self._reach(square, dim)
+        return fields
+
+    def _take_packed(
+        self, gradient: Tensor, weights: Tensor, average: Tensor, dim: float
+    ) -> Fields:
+        """Do what `take` does with small parameters that all have a gradient."""
+        lead, square = weights - average, product(gradient, gradient)
+        fields: Fields = {"grad_sq": square, "lead": product(gradient, lead)}
+        fields["weights_sq"] = product(weights, weights)
+        if isfinite(square):
+            average.add_(lead, alpha=1.0 / HORIZON)
         if self._reach is not None:
             fields["reach"] = self._reach(square, dim)
         return fields

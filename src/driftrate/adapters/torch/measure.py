@@ -164,7 +164,8 @@ def _numbers(tensor: Tensor) -> Tensor:
 def blocks(tensor: Tensor) -> Iterator[Tensor]:
     """Yield the numbers of a dense tensor, on a device all at once."""
     flat = _numbers(tensor).reshape(-1)
-    for block in torch.split(flat, _BLOCK) if flat.device.type == "cpu" else (flat,):
+    whole = flat.device.type != "cpu" or flat.numel() <= _BLOCK
+    for block in (flat,) if whole else torch.split(flat, _BLOCK):
         yield block if block.dtype in (torch.float32, torch.float64) else block.float()
 
 

@@ -131,7 +131,7 @@ class Parts(Observer):
                 off = off + then * torch.tensor(rest, dtype=then.dtype, device=then.device)
             now = square if len(several) == len(owners) else part_of_square(several)
             # Clipping and loss scaling have multiplied all parts alike since then.
-            since = torch.where(then.sum() > 0.0, now / then.sum(), torch.ones_like(now))
+            since = torch.where(then.sum() > 0.0, now / then.sum(), torch.ones_like(then.sum()))
             apart = apart + since * off.sum()
         # Each part was given as g_i/k, so that they add up to ḡ.
         return of_parts(square, apart * (parts * parts), parts)
