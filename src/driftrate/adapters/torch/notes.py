@@ -11,7 +11,7 @@ from torch import Tensor
 
 from driftrate.adapters._observe import Fields
 from driftrate.adapters.torch.measure import Buffers, compared, keep
-from driftrate.adapters.torch.packed import packed, product
+from driftrate.adapters.torch.packed import packed
 
 _RECORDED = ("cross", "spread", "shift")  # beside the rates, what a logger sees
 
@@ -35,8 +35,9 @@ class Notes:
         if in_place:
             self.seen = {name: torch.full_like(like, math.nan) for name in _RECORDED}
         self._known: set[str] = set()  # what was seen at least once: the rest is NaN already
-        self._left: tuple[Sequence[Tensor], Tensor] | None = None  # packed weights of a step
-        self._weights: Buffers = {}  # those that cannot be packed
+        self._owners: Sequence[Tensor] = ()  # the parameters of this step
+        self._packed: Tensor | None = None  # their weights before it
+        self._weights: Buffers = {}  # the same, where they cannot be packed
 
     def see(self, fields: Fields) -> None:
         """Note what a step has shown; what it has not is NaN."""
@@ -53,30 +54,29 @@ class Notes:
 
     def leave(self, owners: Sequence[Tensor]) -> None:
         """Note where the weights are before a step."""
-        vector = packed(owners) if self.like.device.type == "cpu" else None
-        self._left = None if vector is None else (owners, vector)
-        if vector is None:
+        self._owners = owners
+        self._packed = packed(owners) if self.like.device.type == "cpu" else None
+        if self._packed is None:
             keep(self._weights, owners, [owner.detach() for owner in owners])
 
-    def arrive(self, owners: Sequence[Tensor], skipped: Tensor | None) -> None:
+    def arrive(self, skipped: Tensor | None) -> None:
         """Measure the step, unless it was skipped."""
-        if self._left is not None:
-            (owners, then), self._left = self._left, None
+        if not self._owners:
+            return
+        owners, then, self._owners, self._packed = self._owners, self._packed, (), None
+        if then is None:
+            new, old = [p.detach() for p in owners], [self._weights[p] for p in owners]
+            moved: Any = compared(new, old, self.like, wanted=("apart",))["apart"].sqrt()
+        else:
             now = packed(owners)
-            if now is None or (skipped is not None and float(skipped) > 0.0):
-                return
-            apart = now - then
-            self.moved = math.sqrt(product(apart, apart))
-        elif self._weights:
-            known = [owner for owner in owners if owner in self._weights]
-            now_, then_ = [p.detach() for p in known], [self._weights[p] for p in known]
-            moved = compared(now_, then_, self.like, wanted=("apart",))["apart"].sqrt()
-            if skipped is not None:
-                moved = torch.where(skipped.to(self.like) > 0.0, self.moved, moved)
-            if self.in_place:
-                self.moved.copy_(moved)
-            else:
-                self.moved = moved
+            apart = torch.zeros_like(then) if now is None else now - then
+            moved = torch.dot(apart, apart).to(self.like).sqrt()
+        if skipped is not None:
+            moved = torch.where(skipped.to(self.like) > 0.0, self.moved, moved)
+        if self.in_place:
+            self.moved.copy_(moved)
+        else:
+            self.moved = moved
 
     def save(self) -> dict[str, Any]:
         """Return what a resumed run needs, in copies."""

@@ -17,6 +17,7 @@ from driftrate.adapters._observe import Fields, of_parts
 from driftrate.adapters.torch.measure import compared, squared
 from driftrate.adapters.torch.metric import Weight, Weights
 from driftrate.adapters.torch.observers import Observer
+from driftrate.adapters.torch.together import Together
 from driftrate.errors import ConfigError
 
 
@@ -44,6 +45,7 @@ class Parts(Observer):
         self.apart: dict[Tensor, Tensor] = {}  # Helmert's sum
         self.sums: dict[Tensor, Tensor] = {}  # ‖S‖² when the last part was heard
         self.weights: dict[Tensor, Weight | None] = {}
+        self.together = Together()
         self.nodes: dict[Tensor, tuple[Node, RemovableHandle]] = {}
 
     def watch(self, owners: Iterable[Tensor]) -> None:
@@ -67,8 +69,11 @@ class Parts(Observer):
             self._clear()  # nothing accumulated: what was measured belongs to no step
         before = sum(self.counts.values())
         self.watch(owners)
+        if self.like.device.type == "cpu":
+            self.together.begin([*self.nodes])
         try:
             yield
+            self._end()
         finally:
             self.remove()
         self.marked += 1
@@ -88,7 +93,13 @@ class Parts(Observer):
         self.counts[owner] = count + 1
         if count == 0:
             self.apart.pop(owner, None)
-            return
+        elif self.together.before is not None:
+            self.together.heard[owner] = part
+        elif total is not None:
+            self._compare(owner, part, total, count)
+
+    def _compare(self, owner: Tensor, part: Tensor, total: Tensor, count: int) -> None:
+        """Compare the gradient of one parameter with the sum of those of `count` parts."""
         if self.metric is not None and not self.weights:
             every = [*self.nodes]
             self.weights = dict(zip(every, self.metric.weights(every), strict=True))
@@ -101,6 +112,30 @@ class Parts(Observer):
         self.apart[owner] = self.apart[owner] + apart if owner in self.apart else apart
         self.sums[owner] = new["whole"]
 
+    @torch.no_grad()
+    def _end(self) -> None:
+        """Compare what was heard of a part, in one vector where every parameter was in all parts."""
+        together, count = self.together, self.marked
+        owners, before = together.owners, together.before
+        together.before = None
+        if before is None or not together.heard:
+            return
+        if not self.apart and all(self.counts.get(owner) == count + 1 for owner in owners):
+            weights = None if self.metric is None else self.metric.weights(owners)
+            if together.take(before, weights, count):
+                return
+        heard, totals = {**together.heard}, together.split(before)
+        self._spread()
+        for owner, total in zip(owners, totals, strict=True):
+            if owner in heard:
+                self._compare(owner, heard[owner], total, self.counts[owner] - 1)
+
+    def _spread(self) -> None:
+        """Give each parameter its share of what was measured together."""
+        self.apart |= self.together.shares(self.together.apart, self.like)
+        self.sums |= self.together.shares(self.together.whole, self.like)
+        self.together.clear()
+
     def _compared(
         self,
         owners: Sequence[Tensor],
@@ -111,6 +146,12 @@ class Parts(Observer):
         parts = self._parts(owners)
         if parts < 2:
             return {}
+        if self.together.is_of(owners, parts):
+            apart, whole = self.together.sums()
+            # Clipping and loss scaling have multiplied all parts alike since then.
+            since = square / whole if whole > 0.0 else 1.0
+            return of_parts(square, since * apart * (parts * parts), parts)
+        self._spread()
 
         def part_of_square(places: list[int]) -> Tensor:
             some = [gradients[place] for place in places]
@@ -152,6 +193,7 @@ class Parts(Observer):
         self.apart.clear()
         self.sums.clear()
         self.weights.clear()
+        self.together.clear()
 
 
 class Accumulated(Parts):

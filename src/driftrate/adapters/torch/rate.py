@@ -362,7 +362,7 @@ class Rate(LRScheduler):
         if self._clipping is not None:
             self._clipping.clear()
         if "step_length" in self._needs:
-            self._notes.arrive(self._owners(), getattr(optimizer, "found_inf", None))
+            self._notes.arrive(getattr(optimizer, "found_inf", None))
 
     @torch.no_grad()
     def _advance(self) -> None:
