@@ -47,6 +47,7 @@ def show() -> None:
             "bare": network(make),
             "MeasuredRate()": network(make, LOCAL),
             "MeasuredRate(max_rate=1)": network(make, CAPPED),
+            "bare, half-batches": network(make, mode="parts"),
             "MeasuredRate(), half-batches": network(make, LOCAL, "parts"),
             "MeasuredRate(max_rate=1), half-batches": network(make, CAPPED, "parts"),
         }
@@ -79,8 +80,12 @@ def network(make: Make, schedule: Any = None, mode: Any = None) -> Step:
 
     def step() -> None:
         optimizer.zero_grad()
-        if mode == "parts":
+        if rate and mode == "parts":
             rate.backward(loss, x, y)
+        elif mode == "parts":
+            for part in range(0, BATCH, BATCH // 2):
+                half = slice(part, part + BATCH // 2)
+                (0.5 * loss(x[half], y[half])).backward()  # type: ignore[no-untyped-call]
         else:
             loss(x, y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()

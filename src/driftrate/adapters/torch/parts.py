@@ -46,13 +46,16 @@ class Parts(Observer):
         self.sums: dict[Tensor, Tensor] = {}  # ‖S‖² when the last part was heard
         self.weights: dict[Tensor, Weight | None] = {}
         self.together = Together()
+        self.edges: dict[Tensor, Node] = {}  # of this step: to find one costs more than to hook it
         self.nodes: dict[Tensor, tuple[Node, RemovableHandle]] = {}
 
     def watch(self, owners: Iterable[Tensor]) -> None:
         """Hear of each gradient before it is added up, after all other hooks on the parameter."""
         for owner in owners:
             if owner not in self.nodes and owner.requires_grad:
-                node = get_gradient_edge(owner).node
+                if owner not in self.edges:
+                    self.edges[owner] = get_gradient_edge(owner).node
+                node = self.edges[owner]
                 # Weak: what a node holds, the garbage collector does not see.
                 handle = node.register_prehook(partial(_tell, ref(self), owner))
                 self.nodes[owner] = (node, handle)
@@ -85,7 +88,6 @@ class Parts(Observer):
                 " losses up before one backward pass"
             )
 
-    @torch.no_grad()
     def hear(self, owner: Tensor, part: Tensor) -> None:
         """Compare a part's gradient with the sum of those before it."""
         total = owner.grad
@@ -98,6 +100,7 @@ class Parts(Observer):
         elif total is not None:
             self._compare(owner, part, total, count)
 
+    @torch.no_grad()
     def _compare(self, owner: Tensor, part: Tensor, total: Tensor, count: int) -> None:
         """Compare the gradient of one parameter with the sum of those of `count` parts."""
         if self.metric is not None and not self.weights:
@@ -194,6 +197,7 @@ class Parts(Observer):
         self.sums.clear()
         self.weights.clear()
         self.together.clear()
+        self.edges.clear()
 
 
 class Accumulated(Parts):
