@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from array_api_compat import array_namespace, is_array_api_obj, is_numpy_namespace
 
 from driftrate.errors import MissingSignal, SignalError
-from driftrate.schedules import _codec, _scalars
+from driftrate.schedules import _codec, _scalars, _unrolled
 
 # A Python float or an array of any library: frameworks share no base class to name here.
 Array = Any
@@ -128,6 +128,7 @@ class Rule(ABC):
 
     version: ClassVar[int] = 1
     output: ClassVar[str]  # the state's key that holds the last good value
+    _heavy: bool = False  # whether an update on floats is worth a compilation
 
     @property
     def name(self) -> str:
@@ -203,6 +204,8 @@ class Rule(ABC):
                 plain = type(value) in _PLAIN and low <= value < inf
                 if not plain or (positive and value == low):
                     signal = self._as_float(name, signal)
+            if self._heavy:
+                return _unrolled.step(self, state, signal)
             return self._step(_scalars, state, signal)
         xp = array_namespace(last)
         arrays = {

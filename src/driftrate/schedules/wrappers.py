@@ -23,6 +23,7 @@ class Wrapper(Schedule):
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, Schedule):
             raise _checks.refuse(self, "schedule", self.schedule, "a Schedule")
+        object.__setattr__(self, "_heavy", self.schedule._heavy)
 
     @property
     def name(self) -> str:

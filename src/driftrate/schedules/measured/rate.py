@@ -90,6 +90,7 @@ class MeasuredRate(Schedule):
     relative: bool = False
 
     version: ClassVar[int] = 8
+    _heavy = True
     tuning: ClassVar[Tuning] = TUNING  # a study of one number subclasses and replaces it
 
     def __post_init__(self) -> None:
