@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -156,6 +157,6 @@ def times(
         ticks.append(time.process_time())
         lowered.compile(compiler_options=options)
         ticks.append(time.process_time())
-        taken = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+        taken = [after - before for before, after in pairwise(ticks)]
         best = [min(pair) for pair in zip(best, taken, strict=True)]
     print(f"{name:<44}" + "".join(f"{one:>8.2f}" for one in (*best, sum(best))))

@@ -404,13 +404,6 @@ def test_bad_gradients_leave_the_rate_as_it_was():
         assert after[-1] != rates[-1]
 
 
-class Sharded(torch.nn.Parameter):
-    pass
-
-
-Sharded.__name__ = "DTensor"
-
-
 def test_refusals_leave_the_optimizer_untouched(monkeypatch):
     net = small_loop.model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -436,7 +429,10 @@ def test_refusals_leave_the_optimizer_untouched(monkeypatch):
     refused("DistributedDataParallel", ddp=net)
     refused("LBFGS", opt=torch.optim.LBFGS(net.parameters()))
     refused("no parameters", opt=torch.optim.SGD([{"params": []}], lr=0.1))
-    refused("sharded", opt=torch.optim.SGD([Sharded(torch.ones(1))], lr=0.1))
+    flattened = torch.nn.Parameter(torch.ones(1))
+    flattened._fsdp_flattened = True  # as FullyShardedDataParallel marks its parameters
+    refused("fsdp=model", opt=torch.optim.SGD([flattened], lr=0.1))
+    refused("a FullyShardedDataParallel model", fsdp=net)
     rateless = torch.optim.SGD(net.parameters(), lr=0.1)
     del rateless.param_groups[0]["lr"]
     refused("no `lr`", opt=rateless)

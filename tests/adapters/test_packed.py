@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from river.utils import VectorDict
@@ -32,7 +34,7 @@ OPTIMIZERS = {
 def trained(schedule, optimizer, mode="sequence", sizes=(5, 7, 1), stop=None):
     """Sixty steps; at some a layer has no gradient, one gradient is NaN, and one step resumes."""
     torch.manual_seed(3)
-    layers = [torch.nn.Linear(a, b, dtype=torch.float64) for a, b in zip(sizes, sizes[1:])]
+    layers = [torch.nn.Linear(a, b, dtype=torch.float64) for a, b in pairwise(sizes)]
     net = torch.nn.Sequential(*layers)
     inner = OPTIMIZERS[optimizer]([*net.parameters()])
     rate = attach(inner, SCHEDULES[schedule], mode=mode, batch_size=8)

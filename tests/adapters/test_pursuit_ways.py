@@ -154,7 +154,8 @@ def test_weights_in_any_layout_and_precision_move_together():
         with pytest.MonkeyPatch.context() as patch:
             if only is not None:
                 patch.setattr(pursuit_move, "_way", lambda *_, only=only: only)
-            signals = pursuit_move.move(params, states, factors, True)
+            grads = [p.grad for p in params]
+            signals = pursuit_move.move(params, grads, states, factors, True)
         outcomes.append([signals, *params])
     for one, other in zip(*outcomes, strict=True):
         torch.testing.assert_close(one, other)
@@ -168,7 +169,7 @@ def test_a_step_tells_autograd_that_weights_changed():
     p.grad = torch.ones(3)
     with torch.no_grad():
         state = {name: torch.zeros(3) for name in ("square", "trail", "lead")}
-        pursuit_move.move([p], [state], torch.ones(1, 6), False)
+        pursuit_move.move([p], [p.grad], [state], torch.ones(1, 6), False)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
 

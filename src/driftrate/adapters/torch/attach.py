@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from weakref import ref
 
 import torch
@@ -19,10 +19,22 @@ from driftrate.adapters.torch.observers import Observer, Successive
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.ranks import Ranks
 from driftrate.adapters.torch.rate import ATTACHED, Rate
+from driftrate.adapters.torch.sharded import Shards, shards_of
+from driftrate.adapters.torch.sharded_observers import Sharded, ShardedParts, ShardedSequence
+from driftrate.adapters.torch.sharded_wrapped import (
+    Flat,
+    is_zero,
+    refuse_wrapped,
+    shares_of,
+    unwrapped,
+)
 from driftrate.adapters.torch.trail import Memory, Momentum, Trail, keeps_trail
 from driftrate.errors import ConfigError
 from driftrate.schedules.base import Schedule
 from driftrate.schedules.wrappers import Wrapper
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FullyShardedDataParallel
 
 _MODES = {name: f'mode="{name}"' for name in ("sequence", "parts", "accumulation", "ranks")}
 
@@ -33,6 +45,7 @@ def attach(
     *,
     mode: Mode | None = None,
     ddp: DistributedDataParallel | Literal[False] | None = None,
+    fsdp: FullyShardedDataParallel | None = None,
     batch_size: float | None = None,
     relative: bool | None = None,
     metric: Literal["plain", "moments"] | None = None,
@@ -88,6 +101,8 @@ def attach(
         mode: Where the signal comes from; by default "ranks" with `ddp`, else "sequence", and
             nothing for a schedule that reads no gradient.
         ddp: The `DistributedDataParallel` model; False says that other processes do not matter.
+        fsdp: The `FullyShardedDataParallel` model, whose parameters do not say how they are
+            sharded; those of `fully_shard` and `parallelize_module` do.
         batch_size: B, for schedules that read it; `rate.tell(batch_size=)` overrides it once, and
             `rate.backward` counts the samples itself. Where nobody says it, a schedule with the
             noise of one sample as a constant (`noise_std`) asks for it; `MeasuredRate` does
@@ -125,6 +140,8 @@ def attach(
         (4, 0.05)
     """
     owners = _check_optimizer(optimizer)
+    refuse_wrapped(optimizer, owners, fsdp)
+    inner = unwrapped(optimizer)
     check_batch_size(batch_size)
     model = None if ddp is None or ddp is False else ddp
     if model is not None and not isinstance(model, DistributedDataParallel):
@@ -132,25 +149,31 @@ def attach(
             f"attach: ddp must be a DistributedDataParallel model, got {type(ddp).__name__}"
         )
     default = "sequence" if model is None else "ranks"
-    base = Base(_is_plain(optimizer), None, is_network(tuple(p.shape) for p in owners))
+    flat = None if fsdp is None else Flat(fsdp)
+    shapes = [tuple(p.shape) for p in owners] if flat is None else flat.shapes
+    base = Base(_is_plain(inner), None, is_network(shapes))
     loop = settle(
         schedule, base, modes=_MODES, mode=mode, default=default, relative=relative, weights=True
     )
-    alone = ddp is False or _world_size() == 1
-    _check_ranks(loop.mode, model, alone)
+    found = _make_metric(inner, metric)
+    shards = _shards(flat or shards_of(owners, "attach"), loop.mode, model)
+    alone = shards is None and (ddp is False or _world_size() == 1)
+    if shards is None:
+        _check_ranks(loop.mode, model, alone)
     known = ATTACHED.get(optimizer)
     if known is not None and known() is not None:
         raise ConfigError("attach: the optimizer has a rate already: call its detach() first")
     device = next((p.device for p in owners if p.requires_grad), owners[0].device)
     wide = device.type == "cpu" or any(p.dtype == torch.float64 for p in owners)
     like = torch.zeros((), device=device, dtype=torch.float64 if wide else torch.float32)
-    found = _make_metric(optimizer, metric)
     groups = Groups(optimizer, loop.relative, scheduler)
     lead = None
     if "lead" in loop.schedule.signals:
         # The derivative of the loss along the way: there is no choice of a metric in it.
-        lead, found = Lead(like, reach_of(optimizer, groups)), None
-    observer = _make_observer(loop, like, optimizer, model, found, owners, lead)
+        lead, found = Lead(like, reach_of(inner, groups)), None
+    elif is_zero(optimizer) and found is not None and loop.mode is not None:
+        shards = _shares(optimizer, loop.mode)
+    observer = _make_observer(loop, like, optimizer, model, found, owners, lead, shards)
     clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
     rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
     ATTACHED[optimizer] = ref(rate)
@@ -189,13 +212,6 @@ def _check_optimizer(optimizer: Optimizer) -> list[Tensor]:
         raise ConfigError(f"attach: {name} has no parameters")
     if any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(f"attach: {name} has no `lr` in its parameter groups, nothing to set")
-    for owner in owners:
-        kinds = {cls.__name__ for cls in type(owner).__mro__}
-        if kinds & {"DTensor", "FlatParameter"} or hasattr(owner, "_is_flat_param"):
-            raise ConfigError(
-                f"attach: a parameter of {name} is sharded ({type(owner).__name__}): FSDP and"
-                " DTensor gradients are not supported yet"
-            )
     return owners
 
 
@@ -212,6 +228,40 @@ def _check_ranks(mode: Mode | None, model: DistributedDataParallel | None, alone
             ' use mode="ranks" with ddp=model, also to accumulate under no_sync(), or ddp=False'
             " where the processes have nothing to do with each other"
         )
+
+
+def _shards(
+    shards: Shards | None, mode: Mode | None, model: DistributedDataParallel | None
+) -> Shards | None:
+    """Refuse what shards do not show."""
+    if shards is None:
+        return None
+    if model is not None or mode == "ranks":
+        raise ConfigError(
+            "attach: sharded gradients are added up over the ranks before anyone sees them, and"
+            ' mode="ranks" needs them apart: leave ddp= out, for mode="sequence"'
+        )
+    if mode == "accumulation":
+        raise ConfigError(
+            'attach: mode="accumulation" listens to backward passes, which shards do not show: use'
+            ' mode="parts", and run each of them in `with rate.part():`'
+        )
+    if mode == "parts" and shards.uneven:
+        raise ConfigError(
+            'attach: mode="parts" is not there for FullyShardedDataParallel: use fully_shard, or'
+            ' mode="sequence"'
+        )
+    return shards
+
+
+def _shares(optimizer: Optimizer, mode: Mode) -> Shards:
+    """Return how ZeRO spreads the moments of a metric."""
+    if mode != "sequence":
+        raise ConfigError(
+            f'attach: mode="{mode}" measures in the metric of moments, which lie in several'
+            ' processes here: use mode="sequence" or metric="plain"'
+        )
+    return shares_of(optimizer)
 
 
 def _world_size() -> int:
@@ -235,13 +285,19 @@ def _make_observer(
     metric: Metric | None,
     owners: list[Tensor],
     lead: Lead | None,
+    shards: Shards | None,
 ) -> Observer:
     reads, trail, memory = loop.schedule.signals, None, None
     if "trail" in reads:
-        trail = Momentum(like, optimizer) if keeps_trail(optimizer) else Trail(like)
+        # Of ZeRO's own buffers each process has a share, which is enough where sums are of shares.
+        source = optimizer if shards is None else unwrapped(optimizer)
+        trail = Momentum(like, source) if keeps_trail(source) else Trail(like)
     if loop.mode == "sequence" and not {"cross", "spread"}.isdisjoint(reads):
         memory = Memory(like)
     common = (like, reads, metric, trail, memory, lead)
+    if shards is not None:
+        kinds = {"parts": ShardedParts, "sequence": ShardedSequence}
+        return kinds.get(str(loop.mode), Sharded)(*common, shards=shards)
     if loop.mode == "ranks" and model is not None:
         return Ranks(*common, model=model, owners=owners)
     if loop.mode == "accumulation":

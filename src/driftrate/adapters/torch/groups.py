@@ -83,6 +83,14 @@ class Groups:
         own = float(self.came[0]) if self.multiplies else self.bases[0]
         return float(self.used[0]) / own if own > 0.0 else math.nan
 
+    @property
+    def stopped(self) -> bool:
+        """Whether another hand has set every rate to 0; no device is asked."""
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        pairs = zip(self._left, rates, strict=False)
+        ours = any(left.is_still(rate) for left, rate in pairs)
+        return not ours and all(_is_zero(rate) for rate in rates)
+
     def check(self) -> None:
         """Raise `ConfigError` where another hand sets the rates and was not asked for."""
         if self.multiplies:
@@ -145,6 +153,11 @@ class Groups:
             # A scheduler that is there already keeps under `initial_lr` what it found.
             came = group.get("initial_lr", group["lr"]) if self.multiplies else group["lr"]
             self.bases.append(float(came))
+
+
+def _is_zero(lr: Lr) -> bool:
+    """Whether a rate is 0 on the host, where torch and a loop put a 0."""
+    return (not isinstance(lr, Tensor) or lr.device.type == "cpu") and float(lr) == 0.0
 
 
 def _write(group: dict[str, Any], value: Lr) -> None:

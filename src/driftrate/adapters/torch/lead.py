@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor, optim
@@ -17,7 +18,7 @@ from driftrate.adapters.torch.packed import product
 from driftrate.adapters.torch.trail import Kept, dense, put
 from driftrate.schedules.base import HORIZON, Array
 
-Reach = Callable[[Array, float], Array]  # of ‖g‖² and the number of coordinates
+Reach = Callable[[Array, Any], Array]  # of ‖g‖² and the number of coordinates
 
 
 class Lead(Kept):
@@ -44,18 +45,29 @@ class Lead(Kept):
         self.loosen()
         for owner in owners:
             if owner not in self.buffers:
-                # In single precision at least: a fiftieth of a step would be lost in half of it.
-                kind = torch.promote_types(owner.dtype, torch.float32)
-                empty = torch.empty(owner.shape, dtype=kind, device=owner.device)
-                self.buffers[owner] = empty.copy_(owner.detach())
+                self.buffers[owner] = self.started(owner.detach())
         square = squared(gradients, self.like)
         given = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
         products: list[Tensor] = []
         for owner, average in self.buffers.items():
-            products += _followed(owner.detach(), average, given.get(owner), square.isfinite())
+            products += followed(owner.detach(), average, given.get(owner), square.isfinite())
         lead = stacked(products, self.like).sum(dtype=self.like.dtype)
-        fields: Fields = {"grad_sq": square, "lead": lead}
-        fields["weights_sq"] = squared([owner.detach() for owner in owners], self.like)
+        weights = squared([owner.detach() for owner in owners], self.like)
+        return self.fields(square, lead, weights, dim)
+
+    def kind(self, like: Tensor) -> torch.dtype:
+        # In single precision at least: a fiftieth of a step would be lost in half of it.
+        return torch.promote_types(like.dtype, torch.float32)
+
+    def started(self, weight: Tensor) -> Tensor:
+        """Return the average of weights at their first step: a copy."""
+        return torch.empty(weight.shape, dtype=self.kind(weight), device=weight.device).copy_(
+            weight
+        )
+
+    def fields(self, square: Array, lead: Array, weights: Array, dim: Any) -> Fields:
+        """Return ‖g‖², ⟨g, w - w̄⟩ and ‖w‖² as fields, with the reach of dim coordinates."""
+        fields: Fields = {"grad_sq": square, "lead": lead, "weights_sq": weights}
         if self._reach is not None:
             fields["reach"] = self._reach(square, dim)
         return fields
@@ -65,16 +77,13 @@ class Lead(Kept):
     ) -> Fields:
         """Do what `take` does with small parameters that all have a gradient."""
         lead, square = weights - average, product(gradient, gradient)
-        fields: Fields = {"grad_sq": square, "lead": product(gradient, lead)}
-        fields["weights_sq"] = product(weights, weights)
+        along = product(gradient, lead)
         if isfinite(square):
             average.add_(lead, alpha=1.0 / HORIZON)
-        if self._reach is not None:
-            fields["reach"] = self._reach(square, dim)
-        return fields
+        return self.fields(square, along, product(weights, weights), dim)
 
 
-def _followed(
+def followed(
     weight: Tensor, average: Tensor, gradient: Tensor | None, good: Tensor
 ) -> list[Tensor]:
     """Let the average follow where the step is good; return the gradient's products with the lead.

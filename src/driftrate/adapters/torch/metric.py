@@ -49,6 +49,10 @@ class Metric:
     def __init__(self, optimizer: optim.Optimizer) -> None:
         self._optimizer = optimizer
 
+    def knows(self, owner: Tensor) -> bool:
+        """Return whether a parameter has moments."""
+        return any(name in self._optimizer.state.get(owner, {}) for name in _SECOND)
+
     def weights(self, owners: Sequence[Tensor]) -> list[Weight | None]:
         """Return the weights of each parameter, None where there are no moments yet."""
         groups = {p: group for group in self._optimizer.param_groups for p in group["params"]}

@@ -1,4 +1,4 @@
-"""What a rate notes of its steps: how many there were, how far the last went, what a logger sees."""
+"""What a rate notes of its steps: how many, how far the last one went, what a logger sees."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from driftrate.adapters._observe import Fields
-from driftrate.adapters.torch.measure import Buffers, compared, keep
+from driftrate.adapters.torch.measure import Buffers, keep
+from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.packed import packed
+from driftrate.adapters.torch.sharded import local
 
 _RECORDED = ("cross", "spread", "shift")  # beside the rates, what a logger sees
 
@@ -35,7 +37,7 @@ class Notes:
         if in_place:
             self.seen = {name: torch.full_like(like, math.nan) for name in _RECORDED}
         self._known: set[str] = set()  # what was seen at least once: the rest is NaN already
-        self._owners: Sequence[Tensor] = ()  # the parameters of this step
+        self._owners: Sequence[Tensor] | None = None  # the parameters of this step
         self._packed: Tensor | None = None  # their weights before it
         self._weights: Buffers = {}  # the same, where they cannot be packed
 
@@ -52,24 +54,24 @@ class Notes:
             if value is not None:
                 self._known.add(name)
 
-    def leave(self, owners: Sequence[Tensor]) -> None:
+    def leave(self, observer: Observer, owners: Sequence[Tensor]) -> None:
         """Note where the weights are before a step."""
         self._owners = owners
-        self._packed = packed(owners) if self.like.device.type == "cpu" else None
+        small = owners and self.like.device.type == "cpu" and observer.shards is None
+        self._packed = packed(owners) if small else None
         if self._packed is None:
-            keep(self._weights, owners, [owner.detach() for owner in owners])
+            keep(self._weights, owners, [local(owner) for owner in owners])
 
-    def arrive(self, skipped: Tensor | None) -> None:
+    def arrive(self, observer: Observer, skipped: Tensor | None) -> None:
         """Measure the step, unless it was skipped."""
-        if not self._owners:
+        if self._owners is None:
             return
-        owners, then, self._owners, self._packed = self._owners, self._packed, (), None
-        if then is None:
-            new, old = [p.detach() for p in owners], [self._weights[p] for p in owners]
-            moved: Any = compared(new, old, self.like, wanted=("apart",))["apart"].sqrt()
+        owners, then, self._owners, self._packed = self._owners, self._packed, None, None
+        now = None if then is None else packed(owners)
+        if now is None or then is None:
+            moved: Any = observer.moved(owners, [self._weights[owner] for owner in owners]).sqrt()
         else:
-            now = packed(owners)
-            apart = torch.zeros_like(then) if now is None else now - then
+            apart = now - then
             moved = torch.dot(apart, apart).to(self.like).sqrt()
         if skipped is not None:
             moved = torch.where(skipped.to(self.like) > 0.0, self.moved, moved)
@@ -91,9 +93,9 @@ class Notes:
         seen = saved["seen"]
         if self.in_place:
             self.count.fill_(saved["count"])
-            self.moved.copy_(saved["moved"])
+            self.moved.copy_(torch.as_tensor(saved["moved"]))
             for name, value in seen.items():
-                self.seen[name].copy_(value)
+                self.seen[name].copy_(torch.as_tensor(value))
         else:
             self.count, self.moved = saved["count"], float(saved["moved"])
             self.seen = {name: float(value) for name, value in seen.items()}

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from driftrate.adapters._observe import Fields
 from driftrate.adapters.torch.lead import Lead
-from driftrate.adapters.torch.measure import squared
+from driftrate.adapters.torch.measure import compared, squared
 from driftrate.adapters.torch.metric import Metric, Weights, weighed
+from driftrate.adapters.torch.sharded import Shards
 from driftrate.adapters.torch.trail import Kept, Memory, Trail
 from driftrate.errors import MissingSignal, StateError
 
@@ -54,6 +55,11 @@ class Observer:
         return [one for one in (self.trail, self.memory, self.lead) if one is not None]
 
     @property
+    def shards(self) -> Shards | None:
+        """How the parameters are spread over processes; None where each is whole here."""
+        return None
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing to measure."""
         return self.name is None and {"grad_sq", "dim"}.isdisjoint(self.reads)
@@ -90,6 +96,11 @@ class Observer:
     ) -> Fields:
         """Return what the gradients show beside others, in the metric; `square` is ‖g‖²."""
         return {}
+
+    def moved(self, owners: Sequence[Tensor], then: Sequence[Tensor]) -> Tensor:
+        """Return ‖w - w'‖² of the parameters and copies of what `here` returned of them."""
+        now = [owner.detach() for owner in owners]
+        return compared(now, then, self.like, wanted=("apart",))["apart"]
 
     def require(self, owners: Sequence[Tensor]) -> None:
         """Refuse the second step that has nothing to compare, before anything is measured.

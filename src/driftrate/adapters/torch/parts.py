@@ -117,7 +117,7 @@ class Parts(Observer):
 
     @torch.no_grad()
     def _end(self) -> None:
-        """Compare what was heard of a part, in one vector where every parameter was in all parts."""
+        """Compare what was heard of a part, in one vector where all parts had all parameters."""
         together, count = self.together, self.marked
         owners, before = together.owners, together.before
         together.before = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -12,10 +12,37 @@ from torch import Tensor
 from driftrate.adapters import _pursuit as law
 from driftrate.adapters.torch.pursuit_move import move
 from driftrate.adapters.torch.pursuit_record import Sample
+from driftrate.adapters.torch.sharded import Shards, laid_out, local, shards_of
+from driftrate.adapters.torch.sharded_wrapped import is_flattened
 from driftrate.errors import ConfigError, StateError
 
 _SHORT = (torch.bfloat16, torch.float16)
 _TRAINED = (torch.float32, torch.float64, *_SHORT)
+
+
+class Moved(NamedTuple):
+    """Tensors of one group and device that have moved, and what their laws are to follow.
+
+    Args:
+        taken: The tensors.
+        laws: Their laws, as they are kept.
+        now: The same laws, packed, of before the step.
+        signals: ⟨g, h⟩ and ⟨g, u⟩, a row a tensor.
+        xp: The namespace of `now`.
+    """
+
+    taken: Sequence[Tensor]
+    laws: list[Tensor]
+    now: law.Law
+    signals: Tensor
+    xp: Any
+
+    def follow(self, signals: Any) -> None:
+        """Let the laws follow."""
+        told = (signals.numpy() if signals.is_cpu else signals).T
+        after = law.follow(self.xp, self.now, *told)
+        new = torch.as_tensor(after.stacked(self.xp))
+        torch._foreach_copy_(self.laws, list(new.unbind(0)))
 
 
 class Pursuit(torch.optim.Optimizer):
@@ -67,6 +94,8 @@ class Pursuit(torch.optim.Optimizer):
             raise ConfigError(f"sample_every must be None or at least 1, got {sample_every!r}")
         self._every = sample_every
         self._calls = 0
+        self._shards: Shards | None = None
+        self._met = False  # whether it knows how its parameters are spread
         self._learning = torch.tensor(float("nan"))
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
@@ -79,6 +108,7 @@ class Pursuit(torch.optim.Optimizer):
         except ConfigError:
             self.param_groups.pop()
             raise
+        self._met = False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -93,26 +123,31 @@ class Pursuit(torch.optim.Optimizer):
         loss, sample = None, None
         if closure is not None:
             if self._every is not None and self._calls % self._every == 0:
-                sample = Sample(self._all())
+                sample = Sample(self._all(), self._shards)
             with torch.enable_grad():
                 loss = closure()
             if sample is not None:
                 sample.keep()
         self._start()
+        moved: list[Moved] = []
         for group in self.param_groups:
             places: dict[torch.device, list[Tensor]] = {}
             for p in group["params"]:
                 if p.grad is not None:
                     places.setdefault(p.device, []).append(p)
-            for taken in places.values():
-                self._advance(group, taken)
+            moved += [self._move(group, taken) for taken in places.values()]
+        signals = [one.signals for one in moved]
+        if self._shards is not None:
+            signals = self._shards.rows([one.taken for one in moved], signals)
+        for one, told in zip(moved, signals, strict=True):
+            one.follow(told)
         self._calls += 1
         if closure is not None and sample is not None:
             self._learning = sample.look(closure)
         return loss
 
-    def _advance(self, group: dict[str, Any], taken: Sequence[Tensor]) -> None:
-        """Move tensors of one group and device, and let their laws follow."""
+    def _move(self, group: dict[str, Any], taken: Sequence[Tensor]) -> Moved:
+        """Move tensors of one group and device; their laws are still to follow."""
         states = [self.state[p] for p in taken]
         for p, state in zip(taken, states, strict=True):
             if "trail" not in state:
@@ -124,10 +159,12 @@ class Pursuit(torch.optim.Optimizer):
             packed, lr, xp = packed.numpy(), np.asarray(lr, dtype=np.float32), np
         now = law.Law(*packed.T)
         factors = torch.as_tensor(law.factors(xp, now, lr, group["weight_decay"]))
-        signals: Any = move(taken, states, factors, group["weight_decay"] > 0)
-        after = law.follow(xp, now, *(signals.numpy() if signals.is_cpu else signals).T)
-        new = torch.as_tensor(after.stacked(xp))
-        torch._foreach_copy_(laws, list(new.unbind(0)))
+        params, grads, decays = taken, [p.grad for p in taken], group["weight_decay"] > 0
+        if self._shards is not None:
+            params, grads = [local(p) for p in taken], [self._shards.gradient(p) for p in taken]
+            states = [{name: local(t) for name, t in state.items()} for state in states]
+        signals = move(params, cast("list[Tensor]", grads), states, factors, decays)
+        return Moved(taken, laws, now, signals, xp)
 
     @property
     def record(self) -> dict[str, Tensor]:
@@ -187,6 +224,8 @@ class Pursuit(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         """Return what is copied and pickled: torch takes only what it knows of."""
         own = {name: getattr(self, name) for name in ("_every", "_calls", "_learning")}
+        # How parameters are spread each process finds out at its next step.
+        own |= {"_shards": None, "_met": False}
         return {**super().__getstate__(), **own}  # type: ignore[no-untyped-call, unused-ignore]
 
     def _all(self) -> list[Tensor]:
@@ -195,13 +234,16 @@ class Pursuit(torch.optim.Optimizer):
     def _start(self) -> None:
         """Give a law to all parameters, once there is one without: scales look at all of them."""
         every = self._all()
+        if not self._met:
+            self._shards, self._met = shards_of(every, "Pursuit"), True
         if all("law" in self.state[p] for p in every):
             return
+        sizes = [_rms(p) for p in every] if self._shards is None else self._shards.rms(every)
         scales = [
             float(self.state[p]["law"][3])
             if "law" in self.state[p] and p.dim() > 1
-            else law.scale(np, p.shape, _rms(p))
-            for p in every
+            else law.scale(np, p.shape, size)
+            for p, size in zip(every, sizes, strict=True)
         ]
         settled = law.settle(np, scales, [p.numel() for p in every])
         for p, scale in zip(every, settled, strict=True):
@@ -223,7 +265,8 @@ def _restored(p: Tensor, saved: dict[str, Tensor]) -> dict[str, Tensor]:
     state = {}
     for name, value in saved.items():
         kind = p.dtype if name == "rest" else torch.float32
-        state[name] = value.detach().to(device=p.device, dtype=kind, copy=True)
+        whole = value if name == "law" else laid_out(value.detach(), p)
+        state[name] = whole.detach().to(device=p.device, dtype=kind, copy=True)
     if p.dtype not in _SHORT:
         state.pop("rest", None)
     elif "trail" in state:
@@ -260,6 +303,11 @@ def _check(group: dict[str, Any], first: int) -> None:
     if not 0.0 <= decay < float("inf"):
         raise ConfigError(f"weight_decay must be finite and not negative, got {decay!r}")
     for index, p in enumerate(group["params"], start=first):
+        if is_flattened(p):
+            raise ConfigError(
+                f"parameter {index} is sharded by FullyShardedDataParallel, which hides its shape"
+                " from the optimizer: Pursuit trains models of fully_shard (torch 2.6)"
+            )
         if p.dtype not in _TRAINED:
             kind = str(p.dtype).removeprefix("torch.")
             raise ConfigError(

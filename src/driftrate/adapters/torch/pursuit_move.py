@@ -15,17 +15,22 @@ _DENSE = (Tensor, torch.nn.Parameter)  # what is derived of them may hold its nu
 
 
 def move(
-    params: Sequence[Tensor], states: Sequence[dict[str, Any]], factors: Tensor, decays: bool
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    states: Sequence[dict[str, Any]],
+    factors: Tensor,
+    decays: bool,
 ) -> Tensor:
     """Move tensors of one device by their gradients, and return their signals, a row a tensor.
 
     Args:
-        params: The weights, each with a gradient.
+        params: The weights.
+        grads: Their gradients.
         states: Of each tensor.
         factors: A row a tensor, see `law.factors`.
         decays: Whether matrices decay; vectors never do.
     """
-    grads = [_like(p) for p in params]
+    grads = [_like(p, grad) for p, grad in zip(params, grads, strict=True)]
     decay = [decays and p.dim() > 1 for p in params]
     ways = [_way(*every) for every in zip(params, grads, states, strict=True)]
     if len(set(ways)) == 1:
@@ -40,10 +45,9 @@ def move(
     return torch.stack([signals[i] for i in range(len(ways))])
 
 
-def _like(p: Tensor) -> Tensor:
+def _like(p: Tensor, grad: Tensor) -> Tensor:
     """Return the gradient, dense and laid out as the weights."""
-    assert p.grad is not None
-    grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
+    grad = grad.to_dense() if grad.is_sparse else grad
     return grad.contiguous() if p.is_contiguous() else grad
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftrate.adapters.torch.sharded import Shards, local
+
 
 class Sample:
     r"""A step that is looked at twice on the same batch.
@@ -17,10 +19,12 @@ class Sample:
 
     Args:
         params: What the step moves.
+        shards: How they are spread over processes; None where each is whole.
     """
 
-    def __init__(self, params: Sequence[Tensor]) -> None:
+    def __init__(self, params: Sequence[Tensor], shards: Shards | None = None) -> None:
         self._params = params
+        self._shards = shards
         self._devices = sorted({p.get_device() for p in params if p.is_cuda})
         self._noise = torch.get_rng_state()
         self._noises = [torch.cuda.get_rng_state(place) for place in self._devices]
@@ -45,13 +49,17 @@ class Sample:
                 closure()
         new = old = torch.zeros(())
         for p, (weights, grad) in zip(self._moving, self._before, strict=True):
-            step = (p.detach() - weights).float()
-            old = old.to(p.device) + (_dense(grad) * step).sum()
-            if p.grad is not None:
-                new = new.to(p.device) + (_dense(p.grad) * step).sum()
+            step = local(p.detach() - weights).float()
+            if self._shards is None or self._shards.counts(p):
+                old = old.to(p.device) + (_dense(grad) * step).sum()
+                if p.grad is not None:
+                    new = new.to(p.device) + (_dense(p.grad) * step).sum()
             p.grad = grad
+        if self._shards is not None:
+            new, old = self._shards.added(torch.stack([new, old.to(new.device)]))
         return 1 - new / old
 
 
 def _dense(grad: Tensor) -> Tensor:
-    return (grad.to_dense() if grad.is_sparse else grad).float()
+    here = local(grad)
+    return (here.to_dense() if here.is_sparse else here).float()

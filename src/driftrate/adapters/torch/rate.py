@@ -30,9 +30,15 @@ from driftrate.adapters.torch.notes import Notes
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
+from driftrate.adapters.torch.sharded import local
+from driftrate.adapters.torch.sharded_state import pack, unpack
+from driftrate.adapters.torch.sharded_wrapped import unwrapped
 from driftrate.errors import ConfigError, StateError
 from driftrate.schedules.base import Schedule, Signal, State, map_state
 
+_SAVED = {
+    "version", "mode", "schedule", "groups", "count", "moved", "seen", "observer", "clipping",
+}  # fmt: skip
 ATTACHED: WeakKeyDictionary[Optimizer, ReferenceType[Rate]] = WeakKeyDictionary()
 
 
@@ -76,6 +82,7 @@ class Rate(LRScheduler):
         self._program = Program(schedule, like) if self._on_device else None
         self._state = schedule.init() if self._program is None else self._program.state
         self._notes = Notes(like, self._on_device)
+        self._dry = False
         # What is never read back cannot be seen to be pinned.
         self._clipping = None if self._on_device else clipping
         self._handles = [
@@ -135,7 +142,9 @@ class Rate(LRScheduler):
             >>> rate.record["shift"]
             0.5
         """
-        if self._program is None:  # it may be noted unread, while the loop writes on into its tensor
+        if (
+            self._program is None
+        ):  # it may be noted unread, while the loop writes on into its tensor
             fields = {n: v.clone() if isinstance(v, Tensor) else v for n, v in fields.items()}
         self._told.tell(**fields)
 
@@ -253,7 +262,7 @@ class Rate(LRScheduler):
         """
         share, left = policies(policy, moments, decay)
         with torch.no_grad():
-            forget(self.optimizer, left)
+            forget(unwrapped(self.optimizer), left)
             start = self.schedule.init(like=self._state[self.schedule.output])
             self._assign(blend(self._state, start, share))
 
@@ -285,9 +294,11 @@ class Rate(LRScheduler):
         """Return all that a resumed run needs, beside the optimizer's own state.
 
         Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. It holds
-        a gradient where the rate keeps one: the last of a sequence, or a trail of its own.
+        a gradient where the rate keeps one: the last of a sequence, or a trail of its own. Of
+        parameters that are `DTensor`s it has few entries and always the same, so that
+        `torch.distributed.checkpoint` can load into it, also on another number of ranks.
         """
-        return {
+        state = {
             "version": STATE_VERSION,
             "mode": self.mode,
             "schedule": self.schedule.dump(self._state),
@@ -296,6 +307,7 @@ class Rate(LRScheduler):
             "observer": self._observer.save(self._owners()),
             "clipping": {} if self._clipping is None else self._clipping.save(),
         }
+        return pack(state, self._observer, self._owners())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state; the optimizer's own state is loaded apart from it.
@@ -306,7 +318,8 @@ class Rate(LRScheduler):
         if not isinstance(state_dict, dict) or "version" not in state_dict:
             raise StateError(f"not a saved rate: {str(state_dict)[:60]!r}")
         check_version(state_dict["version"], "rate")
-        lacking = self.state_dict().keys() - state_dict.keys()
+        state_dict = unpack(state_dict)
+        lacking = _SAVED - state_dict.keys()
         if lacking:
             raise StateError(f"the saved rate lacks {sorted(lacking)}")
         if state_dict["mode"] != self.mode:
@@ -336,6 +349,9 @@ class Rate(LRScheduler):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         given = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        self._dry = given is None and self._is_dry()
+        if self._dry:
+            return None
         if given is None:
             self._advance()
             return None
@@ -357,23 +373,25 @@ class Rate(LRScheduler):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._dry:
+            return
         self._groups.give_back()
         self._observer.stepped()
         if self._clipping is not None:
             self._clipping.clear()
         if "step_length" in self._needs:
-            self._notes.arrive(getattr(optimizer, "found_inf", None))
+            self._notes.arrive(self._observer, getattr(optimizer, "found_inf", None))
 
     @torch.no_grad()
     def _advance(self) -> None:
-        owners, gradients = [], []
+        shards, owners, gradients = self._observer.shards, [], []
         for group in self.optimizer.param_groups:
             for owner in group["params"]:
                 gradient = owner.grad
                 if gradient is not None:
                     owners.append(owner)
-                    gradients.append(gradient)
-        if not owners:
+                    gradients.append(gradient if shards is None else shards.gradient(owner))
+        if not owners and not (shards is not None and shards.uneven):
             return  # nothing will be updated
         # Whatever may refuse the step does so before anything is measured or forgotten.
         self._refuse_capture(owners)
@@ -401,7 +419,20 @@ class Rate(LRScheduler):
             self._groups.set(self._state[self.schedule.output])
         self._notes.see(shown)
         if "step_length" in self._needs:
-            self._notes.leave(owners)
+            self._notes.leave(self._observer, owners)
+
+    @torch.no_grad()
+    def _is_dry(self) -> bool:
+        """Whether torch takes a step at rates and gradients of 0, so that there is a state.
+
+        `torch.distributed.checkpoint` does before it loads into an optimizer that has none.
+        """
+        if self.optimizer.state or not self._groups.stopped:
+            return False
+        shards, gradients = self._observer.shards, [p.grad for p in self._owners()]
+        here = [local(gradient) for gradient in gradients if gradient is not None]
+        some = torch.full_like(self._like, sum(int(one.count_nonzero()) for one in here))
+        return not float(some if shards is None else shards.total({"some": some})["some"])
 
     def _unscaled(self, gradients: list[Tensor], share: Tensor | None) -> list[Tensor]:
         """Return the gradients without the factors of a loss scaler and of clipping."""

@@ -13,7 +13,7 @@ from torch import Tensor, optim
 from driftrate.adapters._observe import Fields, of_pair
 from driftrate.adapters.torch.measure import Buffers, compared, keep
 from driftrate.adapters.torch.metric import Metric, Weights, weighed
-from driftrate.adapters.torch.packed import Division, division, packed, product
+from driftrate.adapters.torch.packed import division, packed, product
 from driftrate.errors import StateError
 from driftrate.schedules.base import TRAIL, Array
 
@@ -77,6 +77,10 @@ class Kept:
     def remembered(self) -> Mapping[Tensor, Any]:
         """What it has of which parameters."""
         return self.buffers
+
+    def kind(self, like: Tensor) -> torch.dtype:
+        """Return the precision in which it keeps what is like this gradient or weight."""
+        return like.dtype
 
     def save(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
         """Return what is remembered, in the order of the parameters."""
@@ -184,40 +188,69 @@ class Trail(Kept):
     """Remembers h ← 0.9 h + g; a gradient that is not finite leaves it as it was."""
 
     name = "trail"
+    share = 1.0
 
     def take(
         self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
     ) -> tuple[Array, Array]:
         """Return ⟨g, g⟩ and ⟨g, h⟩ in the metric, then lengthen the trail."""
-        gradient = self.packed(gradients)
-        metric = None if gradient is None else division(weights)
-        if gradient is not None and metric is not None:
-            trail = self.vector(owners, lambda: torch.zeros_like(gradient))
-            if trail is not None:
-                square, along = _products(metric, gradient, trail)
-                if isfinite(square):
-                    torch.add(gradient, trail, alpha=TRAIL, out=trail)
-                return square, along
+        quick = self._take_packed(owners, gradients, weights)
+        if quick is not None:
+            return quick
         self.loosen()
         new = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
-        olds = [self.buffers.get(owner) for owner in owners]
-        sums = compared([*new.values()], olds, self.like, weights)
-        good = sums["square"].isfinite()
-        if good.device.type != "cpu" or good:
-            for owner, old in self.buffers.items():
-                if owner not in new:  # no gradient: 0
-                    put(old, TRAIL * old, good)
-            for owner, gradient in new.items():
-                # A sum of ten could leave the range of float16: it is kept in single precision.
-                kind = torch.promote_types(gradient.dtype, torch.bfloat16)
-                if owner not in self.buffers:
-                    self.buffers[owner] = torch.zeros_like(gradient, dtype=kind)
-                old, one = self.buffers[owner], gradient.to(kind)
-                if good.device.type == "cpu":
-                    torch.add(one, old, alpha=TRAIL, out=old)
-                else:
-                    put(old, torch.add(one, old, alpha=TRAIL), good)
-        return sums["square"], sums["product"]
+        sums = compared([*new.values()], self.olds(owners), self.like, weights)
+        self.lengthen(new, sums["square"].isfinite())
+        return sums["square"], sums["product"] / self.share
+
+    def _take_packed(
+        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
+    ) -> tuple[float, float] | None:
+        """Do what `take` does with small parameters; None of others."""
+        gradient = self.packed(gradients)
+        metric = None if gradient is None else division(weights)
+        if gradient is None or metric is None:
+            return None
+        trail = self._trail(owners, gradient)
+        if trail is None or trail.dtype != gradient.dtype:
+            return None
+        over = metric.over(gradient)
+        square, along = (metric.scale * product(over, one) for one in (gradient, trail))
+        self._lengthen_packed(trail, gradient, square)
+        return square, along / self.share
+
+    def _trail(self, owners: Sequence[Tensor], gradient: Tensor) -> Tensor | None:
+        """Return the trail in one vector, or what is `share` times it."""
+        return self.vector(owners, lambda: torch.zeros_like(gradient))
+
+    def _lengthen_packed(self, trail: Tensor, gradient: Tensor, square: float) -> None:
+        if isfinite(square):
+            torch.add(gradient, trail, alpha=TRAIL, out=trail)
+
+    def olds(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return h, or what is `share` times h, None where there is none yet."""
+        return [self.buffers.get(owner) for owner in owners]
+
+    def lengthen(self, new: Mapping[Tensor, Tensor], good: Tensor) -> None:
+        """Add the gradients, dense ones, to the trail where the step is good."""
+        if good.device.type == "cpu" and not good:
+            return
+        for owner, old in self.buffers.items():
+            if owner not in new:  # no gradient: 0
+                put(old, TRAIL * old, good)
+        for owner, gradient in new.items():
+            kind = self.kind(gradient)
+            if owner not in self.buffers:
+                self.buffers[owner] = torch.zeros_like(gradient, dtype=kind)
+            old, one = self.buffers[owner], gradient.to(kind)
+            if good.device.type == "cpu":
+                torch.add(one, old, alpha=TRAIL, out=old)
+            else:
+                put(old, torch.add(one, old, alpha=TRAIL), good)
+
+    def kind(self, like: Tensor) -> torch.dtype:
+        # A sum of ten could leave the range of float16: it is kept in single precision.
+        return torch.promote_types(like.dtype, torch.bfloat16)
 
 
 class Momentum(Trail):
@@ -231,32 +264,24 @@ class Momentum(Trail):
         super().__init__(like)
         self._optimizer = optimizer  # not its state, which loading replaces
         heavy = isinstance(optimizer, optim.SGD)
-        self._name, self._share = ("momentum_buffer", 1.0) if heavy else ("exp_avg", 1.0 - TRAIL)
+        self._name, self.share = ("momentum_buffer", 1.0) if heavy else ("exp_avg", 1.0 - TRAIL)
 
     @property
     def remembered(self) -> Mapping[Tensor, Any]:
         return self._optimizer.state
 
-    def take(
-        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
-    ) -> tuple[Array, Array]:
-        """Return ⟨g, g⟩ and ⟨g, h⟩."""
-        olds = [self._optimizer.state.get(owner, {}).get(self._name) for owner in owners]
-        gradient = self.packed(gradients)
-        metric = None if gradient is None else division(weights)
-        if gradient is not None and metric is not None and all(old is not None for old in olds):
-            trail = packed(olds)
-            if trail is not None and trail.dtype == gradient.dtype:
-                square, along = _products(metric, gradient, trail)
-                return square, along / self._share
-        sums = compared([dense(g) for g in gradients], olds, self.like, weights)
-        return sums["square"], sums["product"] / self._share
+    def _trail(self, owners: Sequence[Tensor], gradient: Tensor) -> Tensor | None:
+        known = [old for old in self.olds(owners) if old is not None]
+        return packed(known) if len(known) == len(owners) else None
 
+    def _lengthen_packed(self, trail: Tensor, gradient: Tensor, square: float) -> None:
+        """Leave it to the optimizer."""
 
-def _products(metric: Division, gradient: Tensor, trail: Tensor) -> tuple[float, float]:
-    """Return ⟨g, g⟩ and ⟨g, h⟩ of packed ones."""
-    over = metric.over(gradient)
-    return metric.scale * product(over, gradient), metric.scale * product(over, trail)
+    def olds(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
+        return [self._optimizer.state.get(owner, {}).get(self._name) for owner in owners]
+
+    def lengthen(self, new: Mapping[Tensor, Tensor], good: Tensor) -> None:
+        """Leave it to the optimizer."""
 
 
 def dense(tensor: Tensor) -> Tensor:
