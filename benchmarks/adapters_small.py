@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -54,11 +55,8 @@ def show() -> None:
         }
         table(f"torch, MLP 16-64-64-1, B = {BATCH}, {name}, one thread", fastest(rows))
     for dim in (10, 100):
-        rivers = {
-            "SGD": lambda: river_optim.SGD(0.01),
-            "Adam": lambda: river_optim.Adam(0.01),
-        }
-        for name, river in rivers.items():
+        for name in ("SGD", "Adam"):
+            river = partial(getattr(river_optim, name), 0.01)
             rows = {
                 "bare": regression(river(), dim),
                 "MeasuredRate()": regression(driftrate.river.attach(river(), LOCAL), dim),
@@ -127,7 +125,7 @@ def compilation() -> None:
     """Print what an update takes to trace, to lower and to compile."""
     head = f"{'':<44}{'trace':>8}{'lower':>8}{'compile':>9}{'in all':>8}"
     print(f"\nOptax, seconds of the processor, fastest of {COMPILED}\n{head}")
-    shapes = {
+    shapes: dict[str, list[tuple[int, ...]]] = {
         "layer": [(16, 1)],
         "network": [(16, 64), (64,), (64, 64), (64,), (64, 1), (1,)],
     }
@@ -149,7 +147,7 @@ def times(
     state = optimizer.init(params)
     best = [float("inf")] * 3
     for _ in range(COMPILED):
-        jax.clear_caches()
+        jax.clear_caches()  # type: ignore[no-untyped-call]
         ticks = [time.process_time()]
         traced = jax.jit(optimizer.update).trace(params, state, params)
         ticks.append(time.process_time())

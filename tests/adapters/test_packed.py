@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from river.utils import VectorDict
 
 import driftrate as dr
 from driftrate.adapters.river import vectors
+from driftrate.adapters.torch import measure
 from driftrate.adapters.torch import packed as packing
 from driftrate.adapters.torch.packed import packed
 from driftrate.torch import attach
@@ -149,3 +151,41 @@ def test_a_parameter_may_miss_any_of_three_parts(optimizer, missing, monkeypatch
     together = records()
     monkeypatch.setattr(packing, "_MOST", 0)
     torch.testing.assert_close(together, records(), rtol=1e-9, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("optimizer", ["SGD", "two groups"])
+def test_terms_of_a_kernel_are_added_up_before_the_step(optimizer, parts, monkeypatch):
+    """On CUDA a kernel leaves terms, which are added up at once; here a kernel is played."""
+
+    def kernel(pairs, ratio):
+        rows = []
+        for new, old, weight in pairs:
+            over = 1.0 if weight is None else 1.0 / (weight.moment.sqrt() + weight.eps)
+            both = (new * new, new * old, (new - ratio * old) ** 2, (new + old) ** 2)
+            rows.append(torch.stack([(over * one).reshape(-1).sum().repeat(2) / 2 for one in both]))
+        return torch.stack(rows)
+
+    def records():
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(3, dtype=torch.float64)) for _ in range(3)]
+        inner = OPTIMIZERS[optimizer](weights)
+        rate = attach(inner, dr.MeasuredRate(max_rate=0.1), mode="parts")
+        found = []
+        for step in range(6):
+            inner.zero_grad()
+            for part in range(parts):
+                target = torch.randn(3, dtype=torch.float64)
+                some = weights[: 2 if step == 4 and part == 1 else 3]
+                with rate.part():
+                    sum((w * target).sum() ** 2 for w in some).backward()
+            inner.step()
+            found.append([*rate.record.values()])
+        return torch.tensor(found)
+
+    expected = records()
+    monkeypatch.setattr(packing, "_MOST", 0)
+    monkeypatch.setattr(measure, "_is_quick", lambda *given: True)
+    played = SimpleNamespace(partial=kernel, sums=lambda *given: kernel(*given).sum(dim=-1))
+    monkeypatch.setattr(measure, "_kernel", lambda: played)
+    torch.testing.assert_close(records(), expected, rtol=1e-9, atol=0.0, equal_nan=True)

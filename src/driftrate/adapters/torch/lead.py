@@ -39,7 +39,7 @@ class Lead(Kept):
         """Return ‖g‖², ⟨g, w - w̄⟩, ‖w‖² and the reach, then let the average follow."""
         gradient, weights = self.packed(gradients), self.packed(owners)
         if gradient is not None and weights is not None:
-            average = self.vector(owners, lambda: weights)
+            average = self.vector(owners, weights.clone)
             if average is not None:
                 return self._take_packed(gradient, weights, average, dim)
         self.loosen()

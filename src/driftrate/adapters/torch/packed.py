@@ -35,7 +35,7 @@ def packed(tensors: Sequence[Tensor]) -> Tensor | None:
         return None
     if len(tensors) == 1:  # torch would give a view of it
         return tensors[0].detach().reshape(-1).clone()
-    vector: Tensor = torch._C._nn.flatten_dense_tensors(tensors)
+    vector: Tensor = torch._C._nn.flatten_dense_tensors([*tensors])
     return vector
 
 

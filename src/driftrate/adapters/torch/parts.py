@@ -14,7 +14,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from driftrate.adapters._observe import Fields, of_parts
-from driftrate.adapters.torch.measure import compared, squared
+from driftrate.adapters.torch.measure import compared, partial_sums, squared, summed
 from driftrate.adapters.torch.metric import Weight, Weights
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.together import Together
@@ -46,6 +46,8 @@ class Parts(Observer):
         self.sums: dict[Tensor, Tensor] = {}  # ‖S‖² when the last part was heard
         self.weights: dict[Tensor, Weight | None] = {}
         self.together = Together()
+        # By count and parameter: what a kernel has left to be added up before the step.
+        self.late: dict[int, dict[Tensor, tuple[Tensor, Weight | None]]] = {}
         self.edges: dict[Tensor, Node] = {}  # of this step: to find one costs more than to hook it
         self.nodes: dict[Tensor, tuple[Node, RemovableHandle]] = {}
 
@@ -95,6 +97,8 @@ class Parts(Observer):
         self.counts[owner] = count + 1
         if count == 0:
             self.apart.pop(owner, None)
+            for late in self.late.values():
+                late.pop(owner, None)
         elif self.together.before is not None:
             self.together.heard[owner] = part
         elif total is not None:
@@ -108,6 +112,10 @@ class Parts(Observer):
             self.weights = dict(zip(every, self.metric.weights(every), strict=True))
         weight = self.weights.get(owner)
         if self.metric is not None and weight is None:
+            return
+        terms = partial_sums(part, total, weight, 1.0 / count, self.like)
+        if terms is not None:
+            self.late.setdefault(count, {})[owner] = terms, weight
             return
         ratio, wanted = 1.0 / count, ("apart", "whole")
         new = compared([part], [total], self.like, [weight], ratio, wanted=wanted)
@@ -133,6 +141,17 @@ class Parts(Observer):
             if owner in heard:
                 self._compare(owner, heard[owner], total, self.counts[owner] - 1)
 
+    def _add_up(self) -> None:
+        """Add up what kernels have left, all parameters at once."""
+        for count, late in sorted(self.late.items()):
+            terms, weights = zip(*late.values(), strict=True)
+            sums = summed(terms, weights, self.like)
+            every = (sums["apart"] * (count / (count + 1.0))).unbind(), sums["whole"].unbind()
+            for owner, apart, whole in zip(late, *every, strict=True):
+                self.apart[owner] = self.apart[owner] + apart if owner in self.apart else apart
+                self.sums[owner] = whole
+        self.late.clear()
+
     def _spread(self) -> None:
         """Give each parameter its share of what was measured together."""
         self.apart |= self.together.shares(self.together.apart, self.like)
@@ -149,11 +168,12 @@ class Parts(Observer):
         parts = self._parts(owners)
         if parts < 2:
             return {}
+        self._add_up()
         if self.together.is_of(owners, parts):
-            apart, whole = self.together.sums()
+            terms, last = self.together.sums()
             # Clipping and loss scaling have multiplied all parts alike since then.
-            since = square / whole if whole > 0.0 else 1.0
-            return of_parts(square, since * apart * (parts * parts), parts)
+            since_then = square / last if last > 0.0 else 1.0
+            return of_parts(square, since_then * terms * (parts * parts), parts)
         self._spread()
 
         def part_of_square(places: list[int]) -> Tensor:
@@ -198,6 +218,7 @@ class Parts(Observer):
         self.weights.clear()
         self.together.clear()
         self.edges.clear()
+        self.late.clear()
 
 
 class Accumulated(Parts):

@@ -66,7 +66,7 @@ class Together:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return the numbers of each parameter, in its shape."""
-        parts = vector.split([owner.numel() for owner in self.owners])
+        parts = torch.split(vector, [owner.numel() for owner in self.owners])
         return [one.view(owner.shape) for owner, one in zip(self.owners, parts, strict=True)]
 
     def clear(self) -> None:

@@ -54,12 +54,12 @@ class Kept:
         if self.buffers.keys() - {*owners}:
             return None
         begin = start()
-        parts = begin.split([owner.numel() for owner in owners])
+        parts = torch.split(begin, [owner.numel() for owner in owners])
         pairs = zip(owners, parts, strict=True)
         vector = packed([self.buffers.get(owner, part) for owner, part in pairs])
         if vector is None or vector.dtype != begin.dtype:
             return None
-        for owner, part in zip(owners, vector.split([*map(len, parts)]), strict=True):
+        for owner, part in zip(owners, torch.split(vector, [*map(len, parts)]), strict=True):
             self.buffers[owner] = part.view(owner.shape)
         self._vector, self._packed = vector, [*owners]
         return vector
