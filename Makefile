@@ -63,6 +63,7 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/cytometry.py
 	$(BIN)/python benchmarks/adapters.py
+	$(BIN)/python benchmarks/adapters.py --small
 	$(BIN)/python benchmarks/pursuit.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
