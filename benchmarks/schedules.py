@@ -123,13 +123,17 @@ def main() -> None:
         (name, lib): update(r, like) for name, r in rates.items() for lib, like in LIBRARIES.items()
     }
     jobs |= {(name, "as written"): as_written(r) for name, r in rates.items() if r._heavy}
-    jobs["StepLR.step()", "floats"] = peer()
-    light = {key for key in jobs if key[1] == "floats" and (key[0], "as written") not in jobs}
+    calls = {
+        key: (40 if rates[key[0]]._heavy else CALLS)
+        for key in jobs
+        if key[1] == "floats" and "flow" not in key[0]
+    }
+    jobs["StepLR.step()", "floats"], calls["StepLR.step()", "floats"] = peer(), CALLS
     best = dict.fromkeys(jobs, float("inf"))
     for _ in range(ROUNDS):
         for key, job in jobs.items():
-            calls = CALLS if key in light else 4
-            best[key] = min(best[key], timeit.timeit(job, number=calls) / calls)
+            count = calls.get(key, 4)
+            best[key] = min(best[key], timeit.timeit(job, number=count) / count)
     Console().print(all_forms(rates, best))
     Console().print(compiled_forms(rates, best))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array_api_compat.numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftrate._trace import trace
@@ -56,6 +56,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("name", list(FUNCTIONS))
+@settings(deadline=None)
 @given(numbers=st.lists(NUMBERS, min_size=12, max_size=12))
 def test_every_function_is_numpys(name, numbers):
     a, b, m = np.array(numbers[:3]), np.array(numbers[3:6]), np.array(numbers[6:]).reshape(2, 3)
@@ -85,6 +86,24 @@ def test_a_choice_computes_the_branch_that_it_takes_alone():
     both = compiled(trace(lambda xp, x: [xp.where(x > 0.0, 1.0 / x, x), 1.0 / x], 1.0))
     with pytest.raises(ZeroDivisionError):
         both(0.0)
+
+
+def test_what_chooses_most_of_the_output_is_asked_early():
+    def function(xp, rows, limit):
+        new = xp.stack([xp.exp(row) / limit for row in rows])
+        skip = xp.sum(rows) > limit
+        return {"rows": xp.where(skip, rows, new), "most": xp.max(new), "skip": skip}
+
+    rows = np.linspace(0.0, 1.0, 20)
+    graph = trace(function, rows, 1.0)
+    for limit in (1.0, 100.0):
+        here, there = compiled(graph)(rows, limit), function(np, rows, limit)
+        same(list(here.values()), list(there.values()))
+    alone = trace(lambda xp, *args: {"rows": function(xp, *args)["rows"]}, rows, 1.0)
+    assert "exp" not in source(alone).partition("else:")[0]  # the old rows are enough
+    with pytest.raises(ZeroDivisionError):
+        compiled(alone)(-rows, 0.0)
+    assert compiled(alone)(rows, 0.0)["rows"].tolist() == rows.tolist()
 
 
 def test_brackets_are_never_too_deep():

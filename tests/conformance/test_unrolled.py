@@ -108,13 +108,34 @@ def test_every_rule_with_vectors_is_unrolled(rate):
 
 
 def test_a_step_that_python_cannot_take_is_taken_as_written():
-    """The first gradient is 0: arrays have 0/0 in what they throw away, Python raises."""
+    """NumPy divides by 0, Python's numbers raise."""
+
+    class Steep(dr.LongHorizonRate):
+        signals, _heavy = ("loss",), True
+
+        def _start(self):
+            return {"rate": 0.0, "rows": np.ones(2)}
+
+        def _step(self, xp, state, signal):
+            rows = 1.0 / (signal.loss * state["rows"])
+            return 2.0 * signal.loss, {"rate": 2.0 * signal.loss, "rows": rows}
+
+    rate = Steep()
+    told = dr.Signal(loss=0.0)
+    with pytest.raises(ZeroDivisionError):
+        _unrolled._compiled(rate, ("loss",))(rate.init(), told)
+    with np.errstate(divide="ignore"):
+        value, state = rate.update(rate.init(), told)
+    assert value == 0.0
+    assert np.all(np.isinf(state["rows"]))
+
+
+def test_a_first_gradient_of_0_changes_nothing():
     rate = dr.MeasuredRate(mode="sequence")
     state = rate.init()
-    signal = dr.Signal(grad_sq=0.0)
-    with pytest.raises(ZeroDivisionError):
-        _unrolled._compiled(rate, ("grad_sq",))(state, signal)
-    assert rate.update(state, signal) == (0.0, state)
+    eta, new = rate.update(state, dr.Signal(grad_sq=0.0))
+    assert eta == 0.0
+    assert all(np.array_equal(leaf, state[name]) for name, leaf in new.items())
 
 
 def test_subclasses_have_code_of_their_own():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -194,7 +194,7 @@ class Graph:
 
     def __init__(self, inputs: tuple[Tree, ...], output: Tree) -> None:
         self.inputs, self.output = inputs, output
-        self.nodes = _reached(node for _, leaf in leaves(output) for node in nodes_of(leaf))
+        self.nodes = reached(node for _, leaf in leaves(output) for node in nodes_of(leaf))
 
     def ops(self) -> Iterator[Node]:
         """Iterate over the operations, each after what it reads."""
@@ -211,13 +211,13 @@ def nodes_of(leaf: Any) -> list[Node]:
     return [leaf] if isinstance(leaf, Node) else list(leaf.ravel())
 
 
-def _reached(outputs: Iterator[Node]) -> list[Node]:
-    """Return what the outputs read, in an order in which each comes after what it reads."""
+def reached(outputs: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
+    """Return what the outputs read, each after what it reads; not what is known, nor behind it."""
     seen: set[Node] = set()
     waiting = list(outputs)
     while waiting:
         node = waiting.pop()
-        if node not in seen:
+        if node not in seen and node not in known:
             seen.add(node)
             waiting.extend(node.args)
     return sorted(seen, key=lambda node: node.number)

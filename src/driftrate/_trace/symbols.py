@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ _DTYPES: dict[Kind, np.dtype[Any]] = {
     "int": np.dtype(np.int64),
     "bool": np.dtype(np.bool_),
 }
-_LIKE = {"f": "float", "i": "int", "u": "int", "b": "bool"}
+_NUMBERS = "fiub"  # the kinds of NumPy arrays that become constants
 
 
 class Symbols:
@@ -162,7 +161,6 @@ class Namespace:
     __name__ = "driftrate._trace"
 
     bool, int64, float64 = _DTYPES["bool"], _DTYPES["int"], _DTYPES["float"]
-    pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
     isdtype = staticmethod(np.isdtype)
     finfo = staticmethod(np.finfo)
 
@@ -195,7 +193,7 @@ class Namespace:
         """Return symbols, constants where the value is known."""
         if not isinstance(value, Symbols):
             array = np.asarray(value)
-            if array.dtype.kind not in _LIKE:
+            if array.dtype.kind not in _NUMBERS:
                 raise TypeError(f"a symbol, a number or an array is needed, got {value!r}")
             flat = [self._builder.const(number) for number in array.ravel().tolist()]
             nodes = np.empty(len(flat), dtype=object)
@@ -218,11 +216,11 @@ class Namespace:
 
     def zeros_like(self, x: Symbols) -> Symbols:
         """Return zeros."""
-        return self.full_like(x, _DTYPES_ZERO[x.dtype.kind])
+        return self.full_like(x, _ZERO[x.dtype.kind])
 
     def ones_like(self, x: Symbols) -> Symbols:
         """Return ones."""
-        return self.full_like(x, _DTYPES_ONE[x.dtype.kind])
+        return self.full_like(x, _ONE[x.dtype.kind])
 
     def zeros(self, shape: Any, dtype: Any = None) -> Symbols:
         """Return zeros of a shape."""
@@ -327,5 +325,5 @@ class Namespace:
         return self.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
 
 
-_DTYPES_ZERO: dict[str, Any] = {"f": 0.0, "i": 0, "b": False}
-_DTYPES_ONE: dict[str, Any] = {"f": 1.0, "i": 1, "b": True}
+_ZERO: dict[str, Any] = {"f": 0.0, "i": 0, "b": False}
+_ONE: dict[str, Any] = {"f": 1.0, "i": 1, "b": True}

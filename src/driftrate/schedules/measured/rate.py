@@ -300,7 +300,8 @@ class MeasuredRate(Schedule):
         skip = outlier | (batch.square <= 0.0)
         kept = select(xp, skip, state, new)
         # There is no step along an outlier.
-        rate = xp.where(outlier, 0.0 * new["rate"], kept["rate"])
+        still = xp.where(outlier, 0.0 * state["rate"], state["rate"])
+        rate = xp.where(skip, still, new["rate"])
         # The loop's trail has grown by it all the same.
         trail_var = TRAIL * TRAIL * state["trail_var"]
         trail_var = trail_var + state["level"] * (batch.square / noise.dim)
