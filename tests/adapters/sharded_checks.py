@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import sharded_problem as problem
@@ -12,10 +15,17 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Partial, init_device_mesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
 from torch.distributed.tensor.debug import CommDebugMode
 
+import driftrate as dr
 import driftrate.torch
 from driftrate.errors import ConfigError
 
@@ -127,6 +137,41 @@ def pursuit_under_copies(out):
     same_pursuit("copies")
 
 
+@check
+def pursuit_looks_twice_at_a_batch(out):
+    """The rate of learning is that of all shards."""
+    learning = []
+    for net, rows in (
+        (problem.network(torch.float32), slice(None)),
+        (problem.fsdp(problem.network(torch.float32)), problem.rows("fsdp")),
+    ):
+        optimizer = driftrate.torch.Pursuit(net.parameters(), sample_every=2)
+        for step in range(4):
+            x, y = problem.batch(step, torch.float32)
+
+            def closure(net=net, optimizer=optimizer, x=x[rows], y=y[rows]):
+                optimizer.zero_grad()
+                loss = problem.mse_loss(net(x), y)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        learning.append(float(optimizer.record["learning"]))
+    assert learning[1] == pytest.approx(learning[0], rel=1e-4)
+    agree(learning[1])
+
+
+@check
+def pursuit_in_sixteen_bits(out):
+    net = problem.fsdp(problem.network(torch.bfloat16))
+    optimizer = driftrate.torch.Pursuit(net.parameters())
+    problem.train(net, optimizer, None, range(10), problem.rows("fsdp"))
+    agree([state["law"].tolist() for state in optimizer.state.values()])
+    for p in net.parameters():
+        assert optimizer.state[p]["rest"].placements == p.placements
+        assert problem.whole(p).isfinite().all()
+
+
 def counted(optimizer, net, way="fsdp", extra=None):
     """Return the collectives of one step, forward and backward left out."""
     x, y = problem.batch(0, next(net.parameters()).dtype)
@@ -196,6 +241,38 @@ def a_gradient_that_is_no_number_on_one_rank(out):
 
 def _tensors(state):
     return [value.to_local().clone() for one in state["kept"].values() for value in one.values()]
+
+
+@check
+def a_gradient_of_partial_sums(out):
+    """It is added up once, for the measurement and for the optimizer."""
+    mesh, world = init_device_mesh("cpu", (dist.get_world_size(),)), dist.get_world_size()
+    for layout in (Replicate(), Shard(0)):
+        weight = torch.nn.Parameter(distribute_tensor(torch.ones(5, 3), mesh, [layout]))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        rate = driftrate.torch.attach(optimizer, Square())
+        weight.grad = DTensor.from_local(torch.ones(5, 3), mesh, [Partial()])
+        optimizer.step()
+        assert weight.grad.placements == weight.placements
+        assert float(rate._state["seen"]) == 15.0 * world**2
+        assert torch.equal(problem.whole(weight), torch.full((5, 3), 1.0 - 0.5 * world))
+
+
+@dataclass(frozen=True)
+class Square(dr.Schedule):
+    """A rate of a half that remembers ‖g‖²."""
+
+    signals: ClassVar[tuple[str, ...]] = ("grad_sq",)
+
+    @classmethod
+    def example(cls):
+        return cls()
+
+    def _start(self):
+        return {"rate": 0.5, "seen": 0.0}
+
+    def _step(self, xp, state, signal):
+        return state["rate"], {"rate": state["rate"], "seen": signal.grad_sq}
 
 
 @check
@@ -274,6 +351,8 @@ def attach_under_fsdp1(out):
 
 
 def zero(net, kind, **options):
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # late: it warns of torch.jit
+
     kinds = {"Adam": torch.optim.Adam, "pursuit": driftrate.torch.Pursuit}
     return ZeroRedundancyOptimizer(net.parameters(), kinds[kind], **options)
 
@@ -343,6 +422,16 @@ def pursuit_inside_zero(out):
         optimizer.load_state_dict(saved[0])
         problem.train(other, optimizer, None, range(8, 16), rows)
         alike(ddp, other)
+
+
+@check
+def the_page_runs(out):
+    page = (Path(__file__).parents[2] / "docs" / "sharded.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    seen = {"folder": out / "page"}
+    exec(code, seen)
+    assert seen["rate"].steps == 10
+    agree(seen["rate"].record)
 
 
 RESUMED = (("Adam", "long"), ("AdamW", "measured"), ("SGD", "measured"), ("pursuit", None))

@@ -853,3 +853,20 @@ def test_a_rank_that_dies_leaves_an_error_of_torch(tmp_path):
     assert "RuntimeError" in other.said, other.said
     assert "by peer" in other.said, other.said
     assert not list(tmp_path.glob("*.pt"))
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_state_to_load_into_is_no_step(kind):
+    """torch.distributed.checkpoint takes a step at rates and gradients of 0 to have one."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    net, optimizer, rate = small_loop.start(kind, "sequence")
+    before = rate.state_dict()
+    get_optimizer_state_dict(net, optimizer)
+    assert rate.steps == 0
+    assert str(rate.state_dict()) == str(before)
+    fresh = small_loop.start(kind, "sequence")
+    rates = small_loop.run(net, optimizer, rate, range(5))
+    assert (rate.steps, len(rates)) == (5, 5)
+    if kind == "SGD":  # Adam's own step count is 1 by then
+        assert rates == small_loop.run(*fresh, range(5))

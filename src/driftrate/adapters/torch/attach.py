@@ -87,6 +87,10 @@ def attach(
     has a signal (half a minute for `MeasuredRate`, seconds once torch's cache has it); where torch
     cannot compile, a warning says so.
 
+    Parameters that are shards (`fully_shard` and tensor-parallel `DTensor`s, from torch 2.6) are
+    measured where they lie, and one small reduction a step adds up what all ranks have measured:
+    modes "sequence" and "parts", see `docs/sharded.md`.
+
     Labels that arrive late: take the step when they arrive, on the gradient at the weights of that
     time. A gradient taken at old weights and applied late keeps the signal high for the delay after
     the weights have arrived: they swing past the target, and without a cap the rate can grow for

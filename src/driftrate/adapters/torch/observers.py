@@ -98,7 +98,7 @@ class Observer:
         return {}
 
     def moved(self, owners: Sequence[Tensor], then: Sequence[Tensor]) -> Tensor:
-        """Return ‖w - w'‖² of the parameters and copies of what `here` returned of them."""
+        """Return ‖w - w'‖², w' the numbers that lay here of the parameters before the step."""
         now = [owner.detach() for owner in owners]
         return compared(now, then, self.like, wanted=("apart",))["apart"]
 

@@ -349,7 +349,10 @@ class Rate(LRScheduler):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         given = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        self._dry = given is None and self._is_dry()
+        # To have a state to load into, torch.distributed.checkpoint takes a step at rates and
+        # gradients of 0 where an optimizer has none: that is no step.
+        stopped = given is None and not optimizer.state and self._groups.stopped
+        self._dry = stopped and self._is_still()
         if self._dry:
             return None
         if given is None:
@@ -422,13 +425,8 @@ class Rate(LRScheduler):
             self._notes.leave(self._observer, owners)
 
     @torch.no_grad()
-    def _is_dry(self) -> bool:
-        """Whether torch takes a step at rates and gradients of 0, so that there is a state.
-
-        `torch.distributed.checkpoint` does before it loads into an optimizer that has none.
-        """
-        if self.optimizer.state or not self._groups.stopped:
-            return False
+    def _is_still(self) -> bool:
+        """Whether all gradients are 0, on all ranks."""
         shards, gradients = self._observer.shards, [p.grad for p in self._owners()]
         here = [local(gradient) for gradient in gradients if gradient is not None]
         some = torch.full_like(self._like, sum(int(one.count_nonzero()) for one in here))
