@@ -18,7 +18,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import adapters_small
 import torch
 from torch import Tensor, nn
 
@@ -219,7 +218,8 @@ if __name__ == "__main__":
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     if args.small:
-        adapters_small.show()
+        # Late: it needs River and Optax, which a machine with a GPU may lack.
+        importlib.import_module("adapters_small").show()
     elif args.gpu:
         gpu()
     else:
