@@ -77,6 +77,7 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/cytometry.py
 	$(BIN)/python benchmarks/adapters.py
+	$(BIN)/python benchmarks/adapters.py --small
 	$(BIN)/python benchmarks/pursuit.py
 	$(BIN)/python benchmarks/playground.py
 	$(BIN)/python benchmarks/cost_model.py

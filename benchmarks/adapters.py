@@ -1,6 +1,7 @@
 """What an attached rate costs: whole training steps, as ratios to the bare loop in the same run.
 
     python benchmarks/adapters.py               # CPU: MLP of 10 million parameters, B = 256
+    python benchmarks/adapters.py --small       # CPU: small models in torch, River and Optax
     python benchmarks/adapters.py --gpu         # GPU: 100 million, bf16, fused AdamW
 
 Steps of all rows are interleaved and each row's figure is its fastest step, so that a busy machine
@@ -214,4 +215,12 @@ def show_compiled() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpu", action="store_true")
-    gpu() if parser.parse_args().gpu else cpu()
+    parser.add_argument("--small", action="store_true")
+    args = parser.parse_args()
+    if args.small:
+        # Late: it needs River and Optax, which a machine with a GPU may lack.
+        importlib.import_module("adapters_small").show()
+    elif args.gpu:
+        gpu()
+    else:
+        cpu()

@@ -284,7 +284,7 @@ def test_a_resumed_trail_goes_on_bit_by_bit(kind, tmp_path):
 
 def held(rate):
     """The bytes of gradients that a rate keeps between steps, scalars left out."""
-    buffers = [*(one.buffers for one in rate._observer.kept), rate._weights]
+    buffers = [*(one.buffers for one in rate._observer.kept), rate._notes._weights]
     every = [tensor for buffer in buffers for tensor in buffer.values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in every)
 

@@ -37,6 +37,8 @@ class Told:
         if batch_size is None and not counts:
             batch_size = 1.0
         self.usual = {} if batch_size is None else {"batch_size": batch_size}
+        able = {*TOLD} - {*measured} - schedule.optional
+        self._only = tuple(name for name in schedule.signals if name in able)
 
     def tell(self, **fields: Any) -> None:
         """Take what the next step cannot measure; Python numbers are checked at once."""
@@ -63,9 +65,8 @@ class Told:
 
     def require(self, told: dict[str, Any]) -> None:
         """Raise `MissingSignal` where a field that only a loop can tell is not there."""
-        only = {*TOLD} - {*self._measured} - self._schedule.optional
-        for name in self._schedule.signals:
-            if name in only and name not in told:
+        for name in self._only:
+            if name not in told:
                 where = ", or attach(batch_size=...)" if name == "batch_size" else ""
                 raise MissingSignal(
                     f"{self._schedule.name} needs {name}: {self._how.format(name=name)}{where}"

@@ -137,6 +137,8 @@ class ScheduledOptimizer(optim.base.Optimizer):
         self.mode, self.batch_size, self.relative = mode, batch_size, loop.relative
         self.metric = moments_of.check_metric(optimizer, metric)
         self._followed = loop.schedule
+        reads = self._reads = loop.schedule.signals
+        self._must = {*reads} - loop.schedule.optional
         self._told = Told(loop.schedule, batch_size)
         self._state = loop.schedule.init()
         self._rate = FollowedRate(0.0)
@@ -156,9 +158,9 @@ class ScheduledOptimizer(optim.base.Optimizer):
         """Set the rate from the gradient g, let the optimizer move weights w in place; return w."""
         self._follow(self._told.take(), g)
         before = None
-        if "step_length" in self._followed.signals:
+        if "step_length" in self._reads:
             # A feature's weight appears when it is first asked for.
-            known = w if isinstance(w, np.ndarray) else {k: w[k] for k in g} | vectors.as_dict(w)
+            known = w if isinstance(w, np.ndarray) else vectors.as_dict(w) | {k: w[k] for k in g}
             before = vectors.copied(known)
         w = self._inner.step(w, g)
         if before is not None:
@@ -247,17 +249,17 @@ class ScheduledOptimizer(optim.base.Optimizer):
 
     def _follow(self, told: Fields, gradient: Any) -> None:
         """Step the schedule, where all that it needs is there, and set the rate."""
-        measured, reads = self._measure(gradient), self._followed.signals
-        self._fields = told | (measured or {})
-        signal = {name: self._fields[name] for name in reads if name in self._fields}
-        if measured is not None and {*reads} - self._followed.optional <= signal.keys():
+        measured = self._measure(gradient)
+        fields = self._fields = told | (measured or {})
+        signal = {name: fields[name] for name in self._reads if name in fields}
+        if measured is not None and self._must <= signal.keys():
             self._state = self._followed.update(self._state, Signal(**signal))[1]
             self._set_rate()
 
     def _measure(self, gradient: Any) -> Fields | None:
         """Return what the gradient shows, and remember it; None where it is not finite."""
         fields: Fields = {"step_length": self._length}
-        reads = self._followed.signals
+        reads = self._reads
         if _SHOWN.isdisjoint(reads):
             return fields
         gradient = vectors.copied(gradient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from inspect import signature
 from math import sqrt
 from typing import Any
@@ -11,6 +12,7 @@ from river import optim
 
 from driftrate.adapters._observe import Space
 from driftrate.adapters.river import vectors
+from driftrate.adapters.river.vectors import Numbers, Row
 from driftrate.errors import ConfigError
 
 # The second moment of those that divide by its root, by its name in River.
@@ -48,24 +50,37 @@ class Metric:
         self._scale = 1.0
         if hasattr(optimizer, "beta_2") and getattr(optimizer, "correct_bias", True):
             self._scale = sqrt(1.0 - optimizer.beta_2**optimizer.n_iterations)
+        self._names: list[Hashable] | None = None  # of the last row, and its inverse roots
+        self._of = np.empty(0)
         self.space = Space(self._dot, vectors.minus)
 
     def size(self, vector: Any) -> int:
         """Return how many coordinates of a vector have moments."""
         if isinstance(vector, np.ndarray):
             return vector.size if isinstance(self._moments, np.ndarray) else 0
-        known = {key: one for key, one in vectors.as_dict(vector).items() if key in self._moments}
-        return vectors.size(known)
+        if isinstance(vector, vectors.Row):
+            return int(np.count_nonzero(self._inverse(vector)))
+        return vectors.size({key: one for key, one in vector.items() if key in self._moments})
 
     def _dot(self, a: Any, b: Any) -> float:
         if isinstance(a, np.ndarray):
             return self._scale * float(np.vdot(a / self._root(self._moments), b))
+        if isinstance(a, vectors.Row):
+            over = a.like(a.values * self._inverse(a))
+            return self._scale * vectors.dot(over, b)
         total = 0.0
         for key, one in a.items():
             if key in b and key in self._moments:
-                product = one * b[key] / self._root(self._moments[key])
-                total += float(np.sum(product) if isinstance(product, np.ndarray) else product)
+                total += float(np.sum(one * b[key] / self._root(self._moments[key])))
         return self._scale * total
+
+    def _inverse(self, row: Row) -> Numbers:
+        """Return 1/(√v + ε) of a row's coordinates, 0 where there is no moment."""
+        if self._names is not row.names and self._names != row.names:
+            moments = vectors.as_dict(self._moments)
+            found = np.array([moments.get(name, np.inf) for name in row.names], float)
+            self._names, self._of = row.names, 1.0 / self._root(found)
+        return self._of
 
     def _root(self, moment: Any) -> Any:
         return (moment + self._eps) ** 0.5 if self._inside else moment**0.5 + self._eps

@@ -55,6 +55,11 @@ _BLOCK = 1024
 
 
 def sums(pairs: Sequence[tuple[Tensor, Tensor, Weight | None]], ratio: float) -> Tensor:
+    """Return the sums of `partial`, a row a pair."""
+    return partial(pairs, ratio).sum(dim=-1)
+
+
+def partial(pairs: Sequence[tuple[Tensor, Tensor, Weight | None]], ratio: float) -> Tensor:
     """Return ⟨a, a⟩, ⟨a, b⟩, ‖a - ratio·b‖² and ‖a + b‖² of each pair, in single precision.
 
     Args:
@@ -63,7 +68,7 @@ def sums(pairs: Sequence[tuple[Tensor, Tensor, Weight | None]], ratio: float) ->
         ratio: The factor of b in the difference.
 
     Returns:
-        A tensor of one row a pair.
+        A tensor of shape (pairs, 4, terms), the terms still to be added up.
     """
     place = pairs[0][0].device
     out = torch.empty((len(pairs), 4, _PROGRAMS), dtype=torch.float32, device=place)
@@ -75,4 +80,4 @@ def sums(pairs: Sequence[tuple[Tensor, Tensor, Weight | None]], ratio: float) ->
             _sums[(_PROGRAMS,)](
                 a, b, moment, row, a.numel(), ratio, eps, weight is not None, _BLOCK
             )
-    return out.sum(dim=-1)
+    return out

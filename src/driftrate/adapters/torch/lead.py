@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from math import isfinite
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from driftrate.adapters._observe import Fields, reach
 from driftrate.adapters.torch.groups import Groups
 from driftrate.adapters.torch.measure import blocks, squared, stacked
 from driftrate.adapters.torch.metric import is_adam_like
+from driftrate.adapters.torch.packed import product
 from driftrate.adapters.torch.trail import Kept, dense, put
-from driftrate.schedules.base import HORIZON
+from driftrate.schedules.base import HORIZON, Array
 
-Reach = Callable[[Tensor, Any], Tensor]  # of ‖g‖² and the number of coordinates
+Reach = Callable[[Array, Any], Array]  # of ‖g‖² and the number of coordinates
 
 
 class Lead(Kept):
@@ -35,6 +37,12 @@ class Lead(Kept):
 
     def take(self, owners: Sequence[Tensor], gradients: Sequence[Tensor], dim: float) -> Fields:
         """Return ‖g‖², ⟨g, w - w̄⟩, ‖w‖² and the reach, then let the average follow."""
+        gradient, weights = self.packed(gradients), self.packed(owners)
+        if gradient is not None and weights is not None:
+            average = self.vector(owners, weights.clone)
+            if average is not None:
+                return self._take_packed(gradient, weights, average, dim)
+        self.loosen()
         for owner in owners:
             if owner not in self.buffers:
                 self.buffers[owner] = self.started(owner.detach())
@@ -57,12 +65,22 @@ class Lead(Kept):
             weight
         )
 
-    def fields(self, square: Tensor, lead: Tensor, weights: Tensor, dim: Any) -> Fields:
+    def fields(self, square: Array, lead: Array, weights: Array, dim: Any) -> Fields:
         """Return ‖g‖², ⟨g, w - w̄⟩ and ‖w‖² as fields, with the reach of dim coordinates."""
         fields: Fields = {"grad_sq": square, "lead": lead, "weights_sq": weights}
         if self._reach is not None:
             fields["reach"] = self._reach(square, dim)
         return fields
+
+    def _take_packed(
+        self, gradient: Tensor, weights: Tensor, average: Tensor, dim: float
+    ) -> Fields:
+        """Do what `take` does with small parameters that all have a gradient."""
+        lead, square = weights - average, product(gradient, gradient)
+        along = product(gradient, lead)
+        if isfinite(square):
+            average.add_(lead, alpha=1.0 / HORIZON)
+        return self.fields(square, along, product(weights, weights), dim)
 
 
 def followed(

@@ -121,6 +121,29 @@ def _compared_blocks(
     return rows
 
 
+def partial_sums(
+    new: Tensor, old: Tensor, weight: Weight | None, ratio: float, like: Tensor
+) -> Tensor | None:
+    """Return the terms of all four sums of one pair, in a kernel; None where there is none.
+
+    Of shape (4, terms), the weight's scale left out. `summed` adds up those of many pairs at once:
+    one launch for all of them, where each sum by itself would be several.
+    """
+    if old.is_sparse or new.is_sparse or not _is_quick(new, old, weight, like):
+        return None
+    terms: Tensor = _kernel().partial([(new, old, weight)], ratio)[0]
+    return terms
+
+
+def summed(
+    terms: Sequence[Tensor], weights: Sequence[Weight | None], like: Tensor
+) -> dict[str, Tensor]:
+    """Return the sums of pairs by name, one entry a pair, from what `partial_sums` returned."""
+    scales = [1.0 if weight is None else weight.scale for weight in weights]
+    table = _scaled(torch.stack([*terms]).sum(dim=-1), scales, like)
+    return dict(zip(_SUMS, table.to(like.dtype).unbind(dim=1), strict=True))
+
+
 def _is_quick(new: Tensor, old: Tensor, weight: Weight | None, like: Tensor) -> bool:
     """Whether one kernel can take all sums of dense tensors at once."""
     if not like.is_cuda or _kernel() is None:
@@ -164,7 +187,8 @@ def _numbers(tensor: Tensor) -> Tensor:
 def blocks(tensor: Tensor) -> Iterator[Tensor]:
     """Yield the numbers of a dense tensor, on a device all at once."""
     flat = _numbers(tensor).reshape(-1)
-    for block in torch.split(flat, _BLOCK) if flat.device.type == "cpu" else (flat,):
+    whole = flat.device.type != "cpu" or flat.numel() <= _BLOCK
+    for block in (flat,) if whole else torch.split(flat, _BLOCK):
         yield block if block.dtype in (torch.float32, torch.float64) else block.float()
 
 
@@ -189,11 +213,13 @@ def stacked(values: Iterable[Tensor], like: Tensor) -> Tensor:
 
 def _scaled(table: Tensor, scales: Sequence[float | Tensor], like: Tensor) -> Tensor:
     """Return the rows, each times its scale."""
-    if any(isinstance(scale, Tensor) for scale in scales):
-        # Filled, not copied from the host, which would make the device wait.
-        every = [s if isinstance(s, Tensor) else torch.full_like(like, s) for s in scales]
-        return table.to(like.dtype) * stacked(every, like).unsqueeze(1)
-    if all(scale == 1.0 for scale in scales):
-        return table
-    factors = torch.tensor(scales, dtype=like.dtype, device=like.device)
-    return table.to(like.dtype) * factors.unsqueeze(1)
+    numbers = [scale for scale in scales if not isinstance(scale, Tensor)]
+    if len(numbers) == len(scales):
+        if all(scale == numbers[0] for scale in numbers):
+            return table if numbers[0] == 1.0 else table.to(like.dtype) * numbers[0]
+        if like.device.type == "cpu":
+            factors = torch.tensor(numbers, dtype=like.dtype)
+            return table.to(like.dtype) * factors.unsqueeze(1)
+    # Filled, not copied from the host, which would make the device wait.
+    every = [s if isinstance(s, Tensor) else torch.full_like(like, s) for s in scales]
+    return table.to(like.dtype) * stacked(every, like).unsqueeze(1)

@@ -127,7 +127,7 @@ class Observer:
     def forget(self) -> None:
         """Forget the gradients before this step."""
         for one in self.kept:
-            one.buffers.clear()
+            one.forget()
 
     def remove(self) -> None:
         """Take back all hooks."""

@@ -14,9 +14,10 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from driftrate.adapters._observe import Fields, of_parts
-from driftrate.adapters.torch.measure import compared, squared
+from driftrate.adapters.torch.measure import compared, partial_sums, squared, summed
 from driftrate.adapters.torch.metric import Weight, Weights
 from driftrate.adapters.torch.observers import Observer
+from driftrate.adapters.torch.together import Together
 from driftrate.errors import ConfigError
 
 
@@ -44,13 +45,19 @@ class Parts(Observer):
         self.apart: dict[Tensor, Tensor] = {}  # Helmert's sum
         self.sums: dict[Tensor, Tensor] = {}  # ‖S‖² when the last part was heard
         self.weights: dict[Tensor, Weight | None] = {}
+        self.together = Together()
+        # By count and parameter: what a kernel has left to be added up before the step.
+        self.late: dict[int, dict[Tensor, tuple[Tensor, Weight | None]]] = {}
+        self.edges: dict[Tensor, Node] = {}  # of this step: to find one costs more than to hook it
         self.nodes: dict[Tensor, tuple[Node, RemovableHandle]] = {}
 
     def watch(self, owners: Iterable[Tensor]) -> None:
         """Hear of each gradient before it is added up, after all other hooks on the parameter."""
         for owner in owners:
             if owner not in self.nodes and owner.requires_grad:
-                node = get_gradient_edge(owner).node
+                if owner not in self.edges:
+                    self.edges[owner] = get_gradient_edge(owner).node
+                node = self.edges[owner]
                 # Weak: what a node holds, the garbage collector does not see.
                 handle = node.register_prehook(partial(_tell, ref(self), owner))
                 self.nodes[owner] = (node, handle)
@@ -67,8 +74,11 @@ class Parts(Observer):
             self._clear()  # nothing accumulated: what was measured belongs to no step
         before = sum(self.counts.values())
         self.watch(owners)
+        if self.like.device.type == "cpu":
+            self.together.begin([*self.nodes])
         try:
             yield
+            self._end()
         finally:
             self.remove()
         self.marked += 1
@@ -80,7 +90,6 @@ class Parts(Observer):
                 " losses up before one backward pass"
             )
 
-    @torch.no_grad()
     def hear(self, owner: Tensor, part: Tensor) -> None:
         """Compare a part's gradient with the sum of those before it."""
         total = owner.grad
@@ -88,18 +97,66 @@ class Parts(Observer):
         self.counts[owner] = count + 1
         if count == 0:
             self.apart.pop(owner, None)
-            return
+            for late in self.late.values():
+                late.pop(owner, None)
+        elif self.together.before is not None:
+            self.together.heard[owner] = part
+        elif total is not None:
+            self._compare(owner, part, total, count)
+
+    @torch.no_grad()
+    def _compare(self, owner: Tensor, part: Tensor, total: Tensor, count: int) -> None:
+        """Compare the gradient of one parameter with the sum of those of `count` parts."""
         if self.metric is not None and not self.weights:
             every = [*self.nodes]
             self.weights = dict(zip(every, self.metric.weights(every), strict=True))
         weight = self.weights.get(owner)
         if self.metric is not None and weight is None:
             return
+        terms = partial_sums(part, total, weight, 1.0 / count, self.like)
+        if terms is not None:
+            self.late.setdefault(count, {})[owner] = terms, weight
+            return
         ratio, wanted = 1.0 / count, ("apart", "whole")
         new = compared([part], [total], self.like, [weight], ratio, wanted=wanted)
         apart = new["apart"] * (count / (count + 1.0))
         self.apart[owner] = self.apart[owner] + apart if owner in self.apart else apart
         self.sums[owner] = new["whole"]
+
+    @torch.no_grad()
+    def _end(self) -> None:
+        """Compare what was heard of a part, in one vector where all parts had all parameters."""
+        together, count = self.together, self.marked
+        owners, before = together.owners, together.before
+        together.before = None
+        if before is None or not together.heard:
+            return
+        if not self.apart and all(self.counts.get(owner) == count + 1 for owner in owners):
+            weights = None if self.metric is None else self.metric.weights(owners)
+            if together.take(before, weights, count):
+                return
+        heard, totals = {**together.heard}, together.split(before)
+        self._spread()
+        for owner, total in zip(owners, totals, strict=True):
+            if owner in heard:
+                self._compare(owner, heard[owner], total, self.counts[owner] - 1)
+
+    def _add_up(self) -> None:
+        """Add up what kernels have left, all parameters at once."""
+        for count, late in sorted(self.late.items()):
+            terms, weights = zip(*late.values(), strict=True)
+            sums = summed(terms, weights, self.like)
+            every = (sums["apart"] * (count / (count + 1.0))).unbind(), sums["whole"].unbind()
+            for owner, apart, whole in zip(late, *every, strict=True):
+                self.apart[owner] = self.apart[owner] + apart if owner in self.apart else apart
+                self.sums[owner] = whole
+        self.late.clear()
+
+    def _spread(self) -> None:
+        """Give each parameter its share of what was measured together."""
+        self.apart |= self.together.shares(self.together.apart, self.like)
+        self.sums |= self.together.shares(self.together.whole, self.like)
+        self.together.clear()
 
     def _compared(
         self,
@@ -111,6 +168,13 @@ class Parts(Observer):
         parts = self._parts(owners)
         if parts < 2:
             return {}
+        self._add_up()
+        if self.together.is_of(owners, parts):
+            terms, last = self.together.sums()
+            # Clipping and loss scaling have multiplied all parts alike since then.
+            since_then = square / last if last > 0.0 else 1.0
+            return of_parts(square, since_then * terms * (parts * parts), parts)
+        self._spread()
 
         def part_of_square(places: list[int]) -> Tensor:
             some = [gradients[place] for place in places]
@@ -131,7 +195,7 @@ class Parts(Observer):
                 off = off + then * torch.tensor(rest, dtype=then.dtype, device=then.device)
             now = square if len(several) == len(owners) else part_of_square(several)
             # Clipping and loss scaling have multiplied all parts alike since then.
-            since = torch.where(then.sum() > 0.0, now / then.sum(), torch.ones_like(now))
+            since = torch.where(then.sum() > 0.0, now / then.sum(), torch.ones_like(then.sum()))
             apart = apart + since * off.sum()
         # Each part was given as g_i/k, so that they add up to ḡ.
         return of_parts(square, apart * (parts * parts), parts)
@@ -152,6 +216,9 @@ class Parts(Observer):
         self.apart.clear()
         self.sums.clear()
         self.weights.clear()
+        self.together.clear()
+        self.edges.clear()
+        self.late.clear()
 
 
 class Accumulated(Parts):

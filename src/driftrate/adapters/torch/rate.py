@@ -25,8 +25,8 @@ from driftrate.adapters._observe import (
 )
 from driftrate.adapters.torch.clipping import Clipping
 from driftrate.adapters.torch.groups import Groups
-from driftrate.adapters.torch.measure import Buffers, keep
 from driftrate.adapters.torch.moments import forget
+from driftrate.adapters.torch.notes import Notes
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
@@ -39,7 +39,6 @@ from driftrate.schedules.base import Schedule, Signal, State, map_state
 _SAVED = {
     "version", "mode", "schedule", "groups", "count", "moved", "seen", "observer", "clipping",
 }  # fmt: skip
-_RECORDED = ("cross", "spread", "shift")  # beside the rates, what a logger sees
 ATTACHED: WeakKeyDictionary[Optimizer, ReferenceType[Rate]] = WeakKeyDictionary()
 
 
@@ -68,6 +67,8 @@ class Rate(LRScheduler):
         self.base_lrs = groups.bases  # type: ignore[assignment]
         self.last_epoch = 0
         self._step_count = 1  # Accelerate counts on it
+        needs = schedule.signals
+        self._needs, self._must = needs, {*needs} - schedule.optional
         self._observer = observer
         self._groups = groups
         self._told = Told(schedule, batch_size)
@@ -80,11 +81,7 @@ class Rate(LRScheduler):
         )
         self._program = Program(schedule, like) if self._on_device else None
         self._state = schedule.init() if self._program is None else self._program.state
-        self._count = torch.zeros_like(like, dtype=torch.int64)
-        self._moved = torch.zeros_like(like)
-        self._seen = {name: torch.full_like(like, math.nan) for name in _RECORDED}
-        self._known: set[str] = set()  # what was seen at least once: the rest is NaN already
-        self._weights: Buffers = {}
+        self._notes = Notes(like, self._on_device)
         self._dry = False
         # What is never read back cannot be seen to be pinned.
         self._clipping = None if self._on_device else clipping
@@ -110,7 +107,7 @@ class Rate(LRScheduler):
     @property
     def steps(self) -> int:
         """How many real steps the optimizer has taken; reads the device."""
-        return int(self._count)
+        return int(self._notes.count)
 
     @property
     def record(self) -> dict[str, float]:
@@ -123,7 +120,7 @@ class Rate(LRScheduler):
         estimated, however deep in wrappers. What is unknown is NaN.
         """
         used = self._groups.used[0] if self._groups.used else None
-        found = record(self.schedule, self._state, self._seen, used, self._groups.factor)
+        found = record(self.schedule, self._state, self._notes.seen, used, self._groups.factor)
         return {name: float(value) for name, value in found.items()}
 
     def tell(self, **fields: Any) -> None:
@@ -145,6 +142,10 @@ class Rate(LRScheduler):
             >>> rate.record["shift"]
             0.5
         """
+        if (
+            self._program is None
+        ):  # it may be noted unread, while the loop writes on into its tensor
+            fields = {n: v.clone() if isinstance(v, Tensor) else v for n, v in fields.items()}
         self._told.tell(**fields)
 
     @contextmanager
@@ -302,9 +303,7 @@ class Rate(LRScheduler):
             "mode": self.mode,
             "schedule": self.schedule.dump(self._state),
             "groups": self._groups.save(),
-            "count": int(self._count),
-            "moved": self._moved.clone(),
-            "seen": {name: value.clone() for name, value in self._seen.items()},
+            **self._notes.save(),
             "observer": self._observer.save(self._owners()),
             "clipping": {} if self._clipping is None else self._clipping.save(),
         }
@@ -341,11 +340,7 @@ class Rate(LRScheduler):
             self._clipping.load(state_dict["clipping"], owners)
         self._groups.load(state_dict["groups"])
         self._assign(state)
-        self._count.fill_(state_dict["count"])
-        self._moved.copy_(torch.as_tensor(state_dict["moved"]))
-        for name, value in state_dict["seen"].items():
-            self._seen[name].copy_(torch.as_tensor(value))
-            self._known.add(name)
+        self._notes.load(state_dict)
 
     # The hooks
 
@@ -387,26 +382,20 @@ class Rate(LRScheduler):
         self._observer.stepped()
         if self._clipping is not None:
             self._clipping.clear()
-        if "step_length" in self.schedule.signals and self._weights:
-            owners = [owner for owner in self._owners() if owner in self._weights]
-            then = [self._weights[owner] for owner in owners]
-            moved = self._observer.moved(owners, then).sqrt()
-            skipped = getattr(optimizer, "found_inf", None)
-            if skipped is not None:
-                moved = torch.where(skipped.to(self._like) > 0.0, self._moved, moved)
-            self._moved.copy_(moved)
+        if "step_length" in self._needs:
+            self._notes.arrive(self._observer, getattr(optimizer, "found_inf", None))
 
     @torch.no_grad()
     def _advance(self) -> None:
-        shards = self._observer.shards
-        some = [owner for owner in self._owners() if owner.grad is not None]
-        if shards is None:
-            pairs = [(p, p.grad.detach()) for p in some if p.grad is not None]
-        else:
-            pairs = [(p, shards.gradient(p)) for p in some]
-        if not pairs and not (shards is not None and shards.uneven):
+        shards, owners, gradients = self._observer.shards, [], []
+        for group in self.optimizer.param_groups:
+            for owner in group["params"]:
+                gradient = owner.grad
+                if gradient is not None:
+                    owners.append(owner)
+                    gradients.append(gradient if shards is None else shards.gradient(owner))
+        if not owners and not (shards is not None and shards.uneven):
             return  # nothing will be updated
-        owners, gradients = [p for p, _ in pairs], [g for _, g in pairs]
         # Whatever may refuse the step does so before anything is measured or forgotten.
         self._refuse_capture(owners)
         self._groups.check()
@@ -414,27 +403,26 @@ class Rate(LRScheduler):
         told = self._told.take()
         skipped = getattr(self.optimizer, "found_inf", None)
         clip = {} if self._clipping is None else self._clipping.scale(owners, gradients)
-        fields: Fields = {"step_length": self._moved}
+        fields: Fields = {"step_length": self._notes.moved}
         if not self._observer.idle:
             fields |= self._observer.read(owners, self._unscaled(gradients, clip.get("share")))
-        needs, optional = self.schedule.signals, self.schedule.optional
-        signal = {name: fields[name] for name in needs if name in fields}
-        signal |= {name: told[name] for name in needs if name in told}
-        known = Signal(**signal) if {*needs} - optional <= signal.keys() else None
+        shown = fields | told
+        given = {name: shown[name] for name in self._needs if name in shown}
+        signal = given if self._must <= given.keys() else None
         if self._program is None:
             if self._clipping is not None and "grad_sq" in fields:
                 clip["square"] = fields["grad_sq"]
-            unit = self._update_host(known, skipped, clip, owners)
+            unit = self._update_host(signal, skipped, clip, owners)
             self._groups.set(self._state[self.schedule.output] * unit)
         else:
             took = None if skipped is None else skipped.to(self._like) == 0.0
-            self._count.add_(1 if took is None else took)
-            if known is not None:
-                self._program.update(known, took)
+            self._notes.count.add_(1 if took is None else took)
+            if signal is not None:
+                self._program.update(Signal(**signal), took)
             self._groups.set(self._state[self.schedule.output])
-        self._note({**fields, **told})
-        if "step_length" in needs:
-            keep(self._weights, owners, [local(owner) for owner in owners])
+        self._notes.see(shown)
+        if "step_length" in self._needs:
+            self._notes.leave(self._observer, owners)
 
     @torch.no_grad()
     def _is_still(self) -> bool:
@@ -458,28 +446,19 @@ class Rate(LRScheduler):
 
     def _update_host(
         self,
-        signal: Signal | None,
+        signal: Fields | None,
         skipped: Tensor | None,
-        clip: dict[str, Tensor],
+        clip: Fields,
         owners: Sequence[Tensor],
     ) -> float:
         """Update the state, and return what the rate is multiplied by where clipping is undone."""
-        given = {} if signal is None else signal._asdict()
-        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        more = clip if skipped is None else {**clip, "skipped": skipped}
-        every = [*tensors.values(), *more.values()]
-        numbers: list[float] = []
-        if every:  # the one read of the step
-            scalars = [value.detach().to(self._like).reshape(()) for value in every]
-            numbers = torch.stack(scalars).tolist()
-        fields = dict(zip(tensors, numbers, strict=False))
-        others = dict(zip(more, numbers[len(fields) :], strict=True))
+        fields, others = self._read({} if signal is None else signal, clip, skipped)
         if others.get("skipped"):
             return 1.0
-        self._count.add_(1)
+        self._notes.count += 1
         # A step with a NaN or infinite gradient says nothing: the state and the rate stay.
-        if signal is not None and all(math.isfinite(value) for value in fields.values()):
-            self._assign(self.schedule.update(self._state, signal._replace(**fields))[1])
+        if signal is not None and all(map(math.isfinite, fields.values())):
+            self._state = self.schedule.update(self._state, Signal(**fields))[1]
         square = others.get("square", math.nan)
         if self._clipping is not None and self._clipping.begins(square, owners):
             # Gradients of constant length have said that no step helps, and the rate rose.
@@ -487,22 +466,31 @@ class Rate(LRScheduler):
             self._observer.forget()
         return 1.0 / others.get("share", 1.0)
 
+    def _read(
+        self, fields: Fields, clip: Fields, skipped: Tensor | None
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return numbers for all tensors, by the one read of the step."""
+        others = clip if skipped is None else {**clip, "skipped": skipped}
+        scalars = [
+            value.detach().to(self._like).reshape(())
+            for value in (*fields.values(), *others.values())
+            if isinstance(value, Tensor)
+        ]
+        if not scalars:
+            return fields, others
+        numbers = iter(torch.stack(scalars).tolist())
+        found = (
+            {name: next(numbers) if isinstance(v, Tensor) else v for name, v in one.items()}
+            for one in (fields, others)
+        )
+        return next(found), next(found)
+
     def _assign(self, state: State) -> None:
         if self._on_device:
             # In place: a CUDA graph replays on these tensors.
             map_state(lambda into, leaf: into.copy_(leaf), self._state, state)
         else:
             self._state = state
-
-    def _note(self, fields: Fields) -> None:
-        for name, buffer in self._seen.items():
-            value = fields.get(name)
-            if isinstance(value, Tensor):
-                buffer.copy_(value)
-            elif value is not None or name in self._known:
-                buffer.fill_(math.nan if value is None else value)
-            if value is not None:
-                self._known.add(name)
 
     def _owners(self) -> list[Tensor]:
         return [owner for group in self.optimizer.param_groups for owner in group["params"]]

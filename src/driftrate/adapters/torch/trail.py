@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from operator import is_
 from typing import Any, ClassVar
 
 import torch
@@ -11,8 +13,9 @@ from torch import Tensor, optim
 from driftrate.adapters._observe import Fields, of_pair
 from driftrate.adapters.torch.measure import Buffers, compared, keep
 from driftrate.adapters.torch.metric import Metric, Weights, weighed
+from driftrate.adapters.torch.packed import division, packed, product
 from driftrate.errors import StateError
-from driftrate.schedules.base import TRAIL
+from driftrate.schedules.base import TRAIL, Array
 
 _AVERAGING = (optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam)
 
@@ -29,6 +32,46 @@ class Kept:
     def __init__(self, like: Tensor) -> None:
         self.like = like
         self.buffers: Buffers = {}
+        self._vector: Tensor | None = None  # what the buffers of `_packed` are views of
+        self._packed: Sequence[Tensor] = ()
+
+    def packed(self, tensors: Sequence[Tensor]) -> Tensor | None:
+        """Return tensors in one vector, where they may be measured as numbers; else None."""
+        return packed(tensors) if self.like.device.type == "cpu" else None
+
+    def vector(self, owners: Sequence[Tensor], start: Callable[[], Tensor]) -> Tensor | None:
+        """Return what is remembered of these parameters as one vector, to be changed in place.
+
+        None where other parameters are remembered too.
+
+        Args:
+            owners: The parameters.
+            start: Makes what is taken, packed, for what is remembered of those that are new.
+        """
+        known = self._packed
+        if self._vector is not None and len(known) == len(owners) and all(map(is_, owners, known)):
+            return self._vector
+        if self.buffers.keys() - {*owners}:
+            return None
+        begin = start()
+        parts = torch.split(begin, [owner.numel() for owner in owners])
+        pairs = zip(owners, parts, strict=True)
+        vector = packed([self.buffers.get(owner, part) for owner, part in pairs])
+        if vector is None or vector.dtype != begin.dtype:
+            return None
+        for owner, part in zip(owners, torch.split(vector, [*map(len, parts)]), strict=True):
+            self.buffers[owner] = part.view(owner.shape)
+        self._vector, self._packed = vector, [*owners]
+        return vector
+
+    def loosen(self) -> None:
+        """Let each buffer be changed by itself."""
+        self._vector, self._packed = None, ()
+
+    def forget(self) -> None:
+        """Forget all."""
+        self.loosen()
+        self.buffers.clear()
 
     @property
     def remembered(self) -> Mapping[Tensor, Any]:
@@ -59,6 +102,7 @@ class Kept:
 
     def load(self, saved: list[Tensor | None], owners: Sequence[Tensor]) -> None:
         """Take over what `save` returned, in place: a captured graph goes on with it."""
+        self.loosen()
         for owner, tensor in zip(owners, saved, strict=True):
             if tensor is None:
                 self.buffers.pop(owner, None)
@@ -88,6 +132,10 @@ class Memory(Kept):
             metric: The metric of the optimizer, or None for the plain one.
             spread: Whether `spread` is wanted too.
         """
+        quick = self._compare_packed(owners, gradients, metric, spread)
+        if quick is not None:
+            return quick
+        self.loosen()
         new = dict(zip(owners, gradients, strict=True))
         gone = [owner for owner in self.buffers if owner not in new]
         new |= {owner: torch.zeros_like(self.buffers[owner]) for owner in gone}
@@ -106,6 +154,35 @@ class Memory(Kept):
         keep(self.buffers, owners, gradients)
         return fields
 
+    def _compare_packed(
+        self,
+        owners: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        metric: Metric | None,
+        spread: bool,
+    ) -> Fields | None:
+        """Do what `compare` does with small parameters that all have a gradient; else None."""
+        gradient = self.packed(gradients)
+        if gradient is None:
+            return None
+        metric_of = division(None if metric is None else metric.weights(owners))
+        if metric_of is None:
+            return None
+        begins = not self.buffers
+        old = self.vector(owners, lambda: torch.zeros_like(gradient))
+        if old is None:
+            return None
+        over = metric_of.over(gradient)
+        fields: Fields = {"grad_sq": metric_of.scale * product(over, gradient)}
+        if not begins:
+            fields["cross"] = metric_of.scale * product(over, old)
+            if spread:
+                apart = gradient - old
+                square = metric_of.scale * product(metric_of.over(apart), apart)
+                fields |= of_pair(fields["cross"], square)
+        old.copy_(gradient)
+        return fields
+
 
 class Trail(Kept):
     """Remembers h ← 0.9 h + g; a gradient that is not finite leaves it as it was."""
@@ -115,12 +192,40 @@ class Trail(Kept):
 
     def take(
         self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Array, Array]:
         """Return ⟨g, g⟩ and ⟨g, h⟩ in the metric, then lengthen the trail."""
+        quick = self._take_packed(owners, gradients, weights)
+        if quick is not None:
+            return quick
+        self.loosen()
         new = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
         sums = compared([*new.values()], self.olds(owners), self.like, weights)
         self.lengthen(new, sums["square"].isfinite())
         return sums["square"], sums["product"] / self.share
+
+    def _take_packed(
+        self, owners: Sequence[Tensor], gradients: Sequence[Tensor], weights: Weights | None
+    ) -> tuple[float, float] | None:
+        """Do what `take` does with small parameters; None of others."""
+        gradient = self.packed(gradients)
+        metric = None if gradient is None else division(weights)
+        if gradient is None or metric is None:
+            return None
+        trail = self._trail(owners, gradient)
+        if trail is None or trail.dtype != gradient.dtype:
+            return None
+        over = metric.over(gradient)
+        square, along = (metric.scale * product(over, one) for one in (gradient, trail))
+        self._lengthen_packed(trail, gradient, square)
+        return square, along / self.share
+
+    def _trail(self, owners: Sequence[Tensor], gradient: Tensor) -> Tensor | None:
+        """Return the trail in one vector, or what is `share` times it."""
+        return self.vector(owners, lambda: torch.zeros_like(gradient))
+
+    def _lengthen_packed(self, trail: Tensor, gradient: Tensor, square: float) -> None:
+        if isfinite(square):
+            torch.add(gradient, trail, alpha=TRAIL, out=trail)
 
     def olds(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
         """Return h, or what is `share` times h, None where there is none yet."""
@@ -164,6 +269,13 @@ class Momentum(Trail):
     @property
     def remembered(self) -> Mapping[Tensor, Any]:
         return self._optimizer.state
+
+    def _trail(self, owners: Sequence[Tensor], gradient: Tensor) -> Tensor | None:
+        known = [old for old in self.olds(owners) if old is not None]
+        return packed(known) if len(known) == len(owners) else None
+
+    def _lengthen_packed(self, trail: Tensor, gradient: Tensor, square: float) -> None:
+        """Leave it to the optimizer."""
 
     def olds(self, owners: Sequence[Tensor]) -> list[Tensor | None]:
         return [self._optimizer.state.get(owner, {}).get(self._name) for owner in owners]
