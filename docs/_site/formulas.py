@@ -50,6 +50,7 @@ TOKEN = re.compile(
 
 
 LARGE = {"Σ": "∑", "Π": "∏"}
+PRODUCT = re.compile(r"^(?=.{2,3}$).?[A-Z]+$")
 FUNCTIONS = {"log", "max", "min", "exp", "clip", "sup"}
 
 
@@ -129,7 +130,7 @@ class Line:
                 if self.peek() == ("one", "/") and self.peek(1)[0] == "space":
                     self.at += 2
                     made[term:] = [element("mfrac", row(made[term:]), self.bare(self.atom()))]
-                elif made and self.letters(made[-1]) and self.peek()[0] in {"word", "number"}:
+                elif made and self.apart(made[-1]):
                     made.append(element("mspace", width="0.28em"))
                 continue
             if kind == "gap":
@@ -141,10 +142,11 @@ class Line:
             if text in RELATIONS | SIGNS or kind == "two":
                 term = len(made)
 
-    @staticmethod
-    def letters(made: Element) -> bool:
-        """Return whether this is a word or a number, before which a blank is kept."""
-        return made.tag == "mn" or (made.tag in {"mi", "mtext"} and len(made.text or "") > 1)
+    def apart(self, before: Element) -> bool:
+        """Return whether a blank is kept here: beside words, and between two numbers."""
+        kind, text = self.peek()
+        numbers = before.tag == "mn" and kind == "number"
+        return numbers or before.tag == "mtext" or (kind == "word" and not PRODUCT.search(text))
 
     def atom(self) -> Element:
         """Return one thing with its accents, powers and indices."""
@@ -208,8 +210,7 @@ class Line:
         if kind in PLAIN:
             return PLAIN[kind](text)
         if kind == "word":
-            function = self.peek()[1] == "(" or text in FUNCTIONS
-            return element("mi" if function else "mtext", text=text)
+            return self.word(text)
         if text == "√":
             while self.peek()[0] == "space":
                 self.at += 1
@@ -220,10 +221,22 @@ class Line:
             return self.bars(text)
         return self.sign(text)
 
+    def word(self, text: str) -> Element:
+        """Return a function with its argument, a product of letters (nG), or a word."""
+        if self.peek()[1] == "(":
+            return element("mrow", element("mi", text=text), self.base())
+        if text in FUNCTIONS:
+            return element("mi", text=text)
+        if PRODUCT.search(text):
+            return element("mrow", *(element("mi", text=one) for one in text))
+        return element("mtext", text=text)
+
     def sign(self, text: str) -> Element:
         """Return one letter or one operator."""
         if text in LARGE and self.peek()[1] == "_":
             return element("mo", text=LARGE[text], movablelimits="false")
+        if text in LARGE and self.peek()[0] == "space":  # a sum, or a matrix: the letter is both
+            return element("mo", text=text, lspace="0.1em", rspace="0.15em")
         if text == "/":
             return element("mo", text="/", lspace="0.1em", rspace="0.1em", stretchy="false")
         if text in OPERATORS:
@@ -280,24 +293,30 @@ class Blocks(BlockProcessor):  # type: ignore[misc]
 
 
 class Indices(InlineProcessor):  # type: ignore[misc]
-    """A letter with an index in running text."""
+    """A letter with an index in running text, a closed bracket with one, or a power."""
 
     def handleMatch(self, m, data):  # type: ignore[no-untyped-def]  # noqa: D102, N802
-        starred, letter, star, braced, plain = m.groups()
+        starred, letter, star, index, bracketed, power = m.groups()
         made = element("span", **{"class": "m"})
-        made.append(element("i", text=letter or starred))
+        if letter or starred:
+            made.append(element("i", text=letter or starred))
         if star or starred:
             made.append(element("sup", text="∗"))
-        if braced or plain:
-            made.append(element("sub", text=(braced or plain).strip("{}").replace("-", "−")))
+        for tag, text in (("sub", index or bracketed), ("sup", power)):
+            if text:
+                made.append(element(tag, text=text.strip("{}").replace("-", "−")))
         return made, m.start(0), m.end(0)
 
 
 LETTER = r"((?:[A-Za-zα-ωΑ-Ωℓ]|[ĝḡēâ])['\u0304\u0302]?)"
+SCRIPT = r"(\{[^{}\n]{1,20}\}|[A-Za-z0-9]{1,2}(?![A-Za-z0-9_])|[+-](?=[\s,.;:)/])|\*(?!\*))"
 INDEX = (
-    r"(?<![\w`\\*])(?:([α-ω])\*(?=[\s,.;:)‖⟩²]|$)|"  # a star alone
+    r"(?<![\w`\\])(?:(?<!\*)([α-ω])\*(?=[\s,.;:)‖⟩²]|$)|"  # a star alone
     + LETTER
-    + r"(\*)?_(?:(\{[^{}\n]{1,20}\})|([A-Za-z0-9*]{1,2}(?![\w(]))))"
+    + r"(\*)?_"
+    + SCRIPT
+    + r")|(?<=[)\]])_([+t])(?!\w)"
+    + r"|(?<=[\w)])\^(\{[^{}\n]{1,20}\}|-?[0-9]+|-?[A-Za-zα-ω](?!\w))"
 )
 
 

@@ -11,6 +11,10 @@ ORDER = ("first_look", "attach_to_a_loop", "follow_in_jit", "follow_in_fit", "fo
 def page(examples: Path, images: Path) -> str:
     """Return the page."""
     lines = [
+        "---",
+        "hide: [navigation]",
+        "---",
+        "",
         "# Gallery",
         "",
         "Every picture was drawn by the program under it: `python examples/NAME.py`.",

@@ -22,6 +22,8 @@ import reference  # noqa: E402
 
 # A link from a page to a source file of the repository.
 SOURCE = re.compile(r"\]\(\.\./([\w./-]+)\)")
+BAR = re.compile(r"\{([\d.,]+) for ([\d.,]+)\}")
+LONGEST = 5.0  # a bar; what is longer is shown cut off
 WAITING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Playground</title>
 <body><p>The playground is not built here.</p></body></html>
@@ -61,7 +63,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Lead links to source files to their copies, and the changelog's to the pages."""
+    """Lead links to source files to their copies; draw what "{1.53 for 1.36}" says."""
+
+    def bar(found: re.Match[str]) -> str:
+        times = float(found[1].replace(",", "")) / float(found[2].replace(",", ""))
+        cut = " cut" if times > LONGEST else ""
+        drawn = f'<span class="bar{cut}" style="--times:{times:.2f}"></span>'
+        return f'<span class="ratio">{found[1]} for {found[2]}{drawn}</span>'
+
+    markdown = BAR.sub(bar, markdown)
     return SOURCE.sub(r"](source/\1.md)", markdown)
 
 

@@ -57,7 +57,7 @@ def pages(file: Path) -> dict[str, str]:
         if elsewhere:
             lines += ["## Told elsewhere", ""]
             for name in elsewhere:
-                lines.append(f"- []{{ #{room}.{name} }}`{name}`: [driftrate.{name}][]")
+                lines.append(f'- <a id="{room}.{name}"></a>`{name}`: [driftrate.{name}][]')
             lines.append("")
         made[f"{room}.md"] = "\n".join(lines)
         index += [f"## [{room}]({room}.md)", "", about, ""]
