@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -23,11 +26,30 @@ import reference  # noqa: E402
 # A link from a page to a source file of the repository.
 SOURCE = re.compile(r"\]\(\.\./([\w./-]+)\)")
 BAR = re.compile(r"\{([\d.,]+) for ([\d.,]+)\}")
+CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+LONG = re.compile(r"(?<=<code>)[^<]{16,}(?=</code>)")
+BREAK = re.compile(r"::|[/_.,=](?=[^/_.,=])")
+WIDE = {"statements.md", "errata.md"}
+VERDICTS = {
+    "holds": "yes",
+    "holds corrected": "part",
+    "holds weakly": "part",
+    "false as printed": "no",
+    "false in effect": "no",
+}
+VERDICT = re.compile(rf"<td>({'|'.join(sorted(VERDICTS, key=len, reverse=True))})")
 LONGEST = 5.0  # a bar; what is longer is shown cut off
 WAITING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Playground</title>
 <body><p>The playground is not built here.</p></body></html>
 """
+
+
+def playground() -> str:
+    """Return the page of the playground, which the library writes."""
+    if find_spec("driftrate.playground") is None:
+        return WAITING
+    return str(import_module("driftrate.playground.build").build())
 
 
 @event_priority(100)
@@ -48,8 +70,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
     for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
         add(f"reference/{name}", text)
-    if files.get_file_from_path("playground/index.html") is None:
-        add("playground/index.html", WAITING)
+    add("playground/index.html", playground())
     linked = {
         path
         for file in docs.glob("*.md")
@@ -73,6 +94,17 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 
     markdown = BAR.sub(bar, markdown)
     return SOURCE.sub(r"](source/\1.md)", markdown)
+
+
+def on_page_content(html: str, page: Page, **kwargs: Any) -> str:
+    """Let long names break in tables, and give the verdicts on statements their colour."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
+    if page.file.src_uri == "statements.md":
+        html = VERDICT.sub(
+            lambda m: f'<td><span class="verdict {VERDICTS[m[1]]}">{m[1]}</span>', html
+        )
+    return CELL.sub(lambda cell: LONG.sub(lambda m: BREAK.sub(r"\g<0><wbr>", m[0]), cell[0]), html)
 
 
 @event_priority(-100)

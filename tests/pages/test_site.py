@@ -105,7 +105,6 @@ class TestBuilt:
 def alone(visit, path):
     """Open a page; what it asks for lies beside it, nothing fails, nothing hangs over."""
     page = visit.open(path)
-    page.wait_for_timeout(100)
     asked = [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))]
     assert asked == []
     assert visit.errors == []
