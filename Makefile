@@ -55,8 +55,9 @@ gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not s
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term:skip-covered
 
+# With --quiet mkdocs would not count warnings, and strict would let all pass.
 docs: $(READY) ## Build the site into site/; any warning fails
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=src $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=src $(BIN)/mkdocs build --strict
 	@echo 'open site/index.html'
 
 reproduce: $(READY) ## Run the whole paper; the report is out/index.html

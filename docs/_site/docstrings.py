@@ -1,13 +1,11 @@
-"""What griffe does not know of the docstrings here: "Example:" is a section of examples."""
+"""What griffe does not know of the docstrings here: the names of sections, and named tuples."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from griffe import Extension, Object
-
-TITLES = {"Example": "Examples"}
+from griffe import Class, Extension, Object
 
 
 class House(Extension):
@@ -15,8 +13,12 @@ class House(Extension):
 
     def on_instance(self, *, obj: Object, **kwargs: Any) -> None:
         """Rename the titles of one docstring."""
+        titles = {"Example": "Examples"}
+        # A named tuple has no signature of its own: what it is made of are its attributes.
+        if isinstance(obj, Class) and any(str(one).endswith("NamedTuple") for one in obj.bases):
+            titles["Args"] = "Attributes"
         if obj.docstring:
-            for ours, theirs in TITLES.items():
+            for ours, theirs in titles.items():
                 obj.docstring.value = re.sub(
                     rf"^{ours}:$", f"{theirs}:", obj.docstring.value, flags=re.MULTILINE
                 )
