@@ -4,7 +4,8 @@ A formula is an indented block with mathematics in it, a line a row:
 
     v ← (1 - η)² v + η² ((d + 1) v + σ² d)/B
 
-In running text a letter with an index (γ_{t-1}, θ*_t) gets a real one.
+In running text a letter with an index (γ_{t-1}, θ*_t) gets a real one. What the theory's docstrings
+write in LaTeX, as `.. math::` and `:math:`, is set too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, fromstring
 
+from latex2mathml.converter import convert
 from markdown import Extension, Markdown
 from markdown.blockprocessors import BlockProcessor
 from markdown.inlinepatterns import InlineProcessor
@@ -292,6 +294,34 @@ class Blocks(BlockProcessor):  # type: ignore[misc]
         parent.append(typeset(blocks.pop(0)))
 
 
+def from_latex(text: str, display: str = "inline") -> Element:
+    """Return a formula written in LaTeX."""
+    made = fromstring(convert(" ".join(text.split()), display=display))
+    for one in made.iter():
+        one.tag = one.tag.rpartition("}")[2]
+        one.text = AtomicString(one.text) if one.text else None
+    made.set("xmlns", MATHML)
+    return made
+
+
+class Directives(BlockProcessor):  # type: ignore[misc]
+    """Paragraphs that begin with `.. math::`."""
+
+    def test(self, parent: Element, block: str) -> bool:  # noqa: D102
+        return block.startswith(".. math::")
+
+    def run(self, parent: Element, blocks: list[str]) -> None:  # noqa: D102
+        text = blocks.pop(0).removeprefix(".. math::")
+        parent.append(element("div", from_latex(text, "block"), **{"class": "formula"}))
+
+
+class Roles(InlineProcessor):  # type: ignore[misc]
+    """Words in running text that are marked `:math:`."""
+
+    def handleMatch(self, m, data):  # type: ignore[no-untyped-def]  # noqa: D102, N802
+        return from_latex(m[1]), m.start(0), m.end(0)
+
+
 class Indices(InlineProcessor):  # type: ignore[misc]
     """A letter with an index in running text, a closed bracket with one, or a power."""
 
@@ -313,12 +343,13 @@ SCRIPT = (
     r"(\{[^{}\n]{1,20}\}|(?:[A-Za-z0-9]{1,2}|max|min)(?![A-Za-z0-9_])|[+-](?=[\s,.;:)/])|\*(?!\*))"
 )
 INDEX = (
-    r"(?<![A-Za-z_`\\])(?:(?<!\*)([α-ω])\*(?=[\s,.;:)\]‖⟩²]|$)|"  # a star alone
+    r"(?:(?<![`\\*])([α-ω])\*(?=[\s,.;:)\]>‖⟩²ᵀ]|$)|"  # a star alone
+    r"(?:(?<![A-Za-z_`\\])(?=[A-Za-zĝḡēâ])|(?<![`\\])(?=[α-ωΑ-Ωℓ]))"
     + LETTER
     + r"(\*)?_"
     + SCRIPT
-    + r")|(?<=[)\]])_([+t])(?!\w)"
-    + r"|(?<=[\w)])\^(\{[^{}\n]{1,20}\}|-?[0-9]+|-?[A-Za-zα-ω](?!\w))"
+    + r")|(?<=[)\]²³])_(\{[^{}\n]{1,20}\}|[+t](?!\w))"
+    + r"|(?<=[\w)\x03])\^(\{[^{}\n]{1,20}\}|-?[0-9]+|-?[A-Za-zα-ω](?!\w))"
 )
 
 
@@ -327,4 +358,6 @@ class Formulas(Extension):  # type: ignore[misc]
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: D102, N802
         md.parser.blockprocessors.register(Blocks(md.parser), "formula", 85)
+        md.parser.blockprocessors.register(Directives(md.parser), "math", 86)
+        md.inlinePatterns.register(Roles(":math:`([^`]+)`", md), "math", 195)
         md.inlinePatterns.register(Indices(INDEX, md), "index", 175)
