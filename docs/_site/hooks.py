@@ -27,6 +27,7 @@ import reference  # noqa: E402
 SOURCE = re.compile(r"\]\(\.\./([\w./-]+)\)")
 BAR = re.compile(r"\{([\d.,]+) for ([\d.,]+)\}")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+FIGURE = re.compile(r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?(?: [(±→%\d][^<a-z]{0,18})?)</td>")
 LONG = re.compile(r"(?<=<code>)[^<]{16,}(?=</code>)")
 BREAK = re.compile(r"::|[/_.,=](?=[^/_.,=])")
 WIDE = {"statements.md", "errata.md"}
@@ -97,13 +98,14 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **kwargs: Any) -> str:
-    """Let long names break in tables, and give the verdicts on statements their colour."""
+    """Let names break in tables and figures not; give verdicts on statements their colour."""
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri == "statements.md":
         html = VERDICT.sub(
             lambda m: f'<td><span class="verdict {VERDICTS[m[1]]}">{m[1]}</span>', html
         )
+    html = FIGURE.sub(r'<td class="figure">\1</td>', html)
     return CELL.sub(lambda cell: LONG.sub(lambda m: BREAK.sub(r"\g<0><wbr>", m[0]), cell[0]), html)
 
 
