@@ -36,11 +36,12 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.links, self.loads, self.anchors = [], [], set()
+        self.links, self.loads, self.anchors, self.tags = [], [], set(), set()
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         found = dict(attrs)
+        self.tags.add(tag)
         self.anchors |= {found[key] for key in ("id", "name") if found.get(key)}
         if tag == "a" and found.get("href"):
             self.links.append(found["href"])
@@ -97,6 +98,13 @@ class TestBuilt:
             assert text.count("<math") >= least
             # In the source of a function they stand as they were written.
             assert ".. math::" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL)
+
+    def test_no_inner_product_is_taken_for_a_tag(self, site):
+        tags = set().union(*(page.tags for page in pages(site).values()))
+        assert {"math", "msub", "table"} <= tags
+        short = {tag for tag in tags if len(tag) == 1}
+        assert short <= set("abipgsu")
+        assert [tag for tag in tags if not re.fullmatch(r"[a-z][a-z0-9-]*", tag)] == []
 
     def test_every_page_of_docs_is_in_the_navigation(self):
         text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
