@@ -66,6 +66,11 @@ gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not s
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term:skip-covered
 
+# With --quiet mkdocs would not count warnings, and strict would let all pass.
+docs: $(READY) ## Build the site into site/; any warning fails
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=src $(BIN)/mkdocs build --strict
+	@echo 'open site/index.html'
+
 reproduce: $(READY) ## Run the whole paper; the report is out/index.html
 	$(BIN)/driftrate reproduce --out out
 
@@ -87,4 +92,4 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/race.py --defaults-only
 	$(BIN)/python benchmarks/networks.py --streams keystroke,airquality_co,bike_hourly --methods adam,cocob,Pursuit
 
-.PHONY: help setup lint test check package gpu coverage reproduce playground bench
+.PHONY: help setup lint test check package gpu coverage docs reproduce playground bench

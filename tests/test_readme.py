@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -76,6 +77,20 @@ def test_pick_your_loop(loop, capsys):
     else:
         record = names[follower].record
     assert 0.0 < float(record["rate"]) < 10.0
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_line_on_the_home_page(loop):
+    """The site's first page has one line a loop, in tabs."""
+    text = (Path(__file__).parent.parent / "docs" / "index.md").read_text()
+    blocks = re.findall(r"^    ```python\n(.*?)^    ```", text, re.MULTILINE | re.DOTALL)
+    (found,) = (dedent(one) for one in blocks if f"driftrate.{loop}." in one)
+    names = surroundings(loop)
+    exec(f"import driftrate as dr\nimport driftrate.{loop}\n{found}", names)
+    made = names["optimizer"] if loop in {"torch", "optax", "keras"} else names["model"]
+    module = type(names["rate"] if loop == "torch" else made).__module__
+    assert module.startswith("driftrate.") or hasattr(made, "update")
 
 
 def test_a_network_for_ever():

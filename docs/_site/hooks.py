@@ -1,0 +1,119 @@
+"""What mkdocs does besides rendering Markdown: pages that are made, fonts, formulas, sources."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+
+import fonts  # noqa: E402
+import formulas  # noqa: E402
+import gallery  # noqa: E402
+import reference  # noqa: E402
+
+# A link from a page to a source file of the repository.
+SOURCE = re.compile(r"\]\(\.\./([\w./-]+)\)")
+BAR = re.compile(r"\{([\d.,]+) for ([\d.,]+)\}")
+CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+FIGURE = re.compile(r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?(?: [(±→%\d][^<a-z]{0,18})?)</td>")
+LONG = re.compile(r"(?<=<code>)[^<]{16,}(?=</code>)")
+BREAK = re.compile(r"::|[/_.,=](?=[^/_.,=])")
+WIDE = {"statements.md", "errata.md"}
+VERDICTS = {
+    "holds": "yes",
+    "holds corrected": "part",
+    "holds weakly": "part",
+    "false as printed": "no",
+    "false in effect": "no",
+}
+VERDICT = re.compile(rf"<td>({'|'.join(sorted(VERDICTS, key=len, reverse=True))})")
+LONGEST = 5.0  # a bar; what is longer is shown cut off
+WAITING = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Playground</title>
+<body><p>The playground is not built here.</p></body></html>
+"""
+
+
+def playground() -> str:
+    """Return the page of the playground, which the library writes."""
+    if find_spec("driftrate.playground") is None:
+        return WAITING
+    return str(import_module("driftrate.playground.build").build())
+
+
+@event_priority(100)
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the formulas, also for docstrings, before mkdocstrings looks."""
+    config.markdown_extensions.append(formulas.Formulas())
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made from other files."""
+
+    def add(path: str, text: str) -> None:
+        files.append(File.generated(config, path, content=text))
+
+    docs = Path(config.docs_dir)
+    add("changelog.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
+    for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
+        add(f"reference/{name}", text)
+    add("playground/index.html", playground())
+    linked = {
+        path
+        for file in docs.glob("*.md")
+        for path in SOURCE.findall(file.read_text(encoding="utf-8"))
+    }
+    for path in sorted(linked):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        kind = {".py": "python", ".md": "markdown"}.get(Path(path).suffix, "text")
+        add(f"source/{path}.md", f"# {path}\n\n````{kind}\n{text}````\n")
+    return files
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """Lead links to source files to their copies; draw what "{1.53 for 1.36}" says."""
+
+    def bar(found: re.Match[str]) -> str:
+        times = float(found[1].replace(",", "")) / float(found[2].replace(",", ""))
+        cut = " cut" if times > LONGEST else ""
+        drawn = f'<span class="bar{cut}" style="--times:{times:.2f}"></span>'
+        return f'<span class="ratio">{found[1]} for {found[2]}{drawn}</span>'
+
+    markdown = BAR.sub(bar, markdown)
+    return SOURCE.sub(r"](source/\1.md)", markdown)
+
+
+def on_page_content(html: str, page: Page, **kwargs: Any) -> str:
+    """Let names break in tables and figures not; give verdicts on statements their colour."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
+    if page.file.src_uri == "statements.md":
+        html = VERDICT.sub(
+            lambda m: f'<td><span class="verdict {VERDICTS[m[1]]}">{m[1]}</span>', html
+        )
+    html = FIGURE.sub(r'<td class="figure">\1</td>', html)
+    return CELL.sub(lambda cell: LONG.sub(lambda m: BREAK.sub(r"\g<0><wbr>", m[0]), cell[0]), html)
+
+
+@event_priority(-100)
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the fonts, and the index of the search for pages that are opened from a disk."""
+    search = Path(config.site_dir) / "search"
+    index = (search / "search_index.json").read_text(encoding="utf-8")
+    (search / "search_index.js").write_text(f"var __index = {index}", encoding="utf-8")
+    for name in fonts.FONTS:
+        fonts.cut(name, Path(config.site_dir) / "assets" / "fonts")
