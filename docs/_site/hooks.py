@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from driftrate.playground.build import build
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -40,17 +40,6 @@ VERDICTS = {
 }
 VERDICT = re.compile(rf"<td>({'|'.join(sorted(VERDICTS, key=len, reverse=True))})")
 LONGEST = 5.0  # a bar; what is longer is shown cut off
-WAITING = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Playground</title>
-<body><p>The playground is not built here.</p></body></html>
-"""
-
-
-def playground() -> str:
-    """Return the page of the playground, which the library writes."""
-    if find_spec("driftrate.playground") is None:
-        return WAITING
-    return str(import_module("driftrate.playground.build").build())
 
 
 @event_priority(100)
@@ -71,7 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
     for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
         add(f"reference/{name}", text)
-    add("playground/index.html", playground())
+    add("playground/index.html", build())
     linked = {
         path
         for file in docs.glob("*.md")
