@@ -2,6 +2,7 @@
 
 python benchmarks/simulate.py            # everything but the GPU, about ten minutes
 python benchmarks/simulate.py --quick    # shorter runs, no full-size memory run
+python benchmarks/simulate.py --threads  # threads over seeds against one thread, a minute
 python benchmarks/simulate.py --gpu      # needs only numpy, torch and array-api-compat
 """
 
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -157,6 +159,63 @@ def peer(steps: int) -> None:
     print(f"  {verdict(ratio, 20)}", flush=True)
 
 
+def shared(steps: int, repeats: int) -> None:
+    """Time threads over seeds, in turn with one thread and with threads that only draw."""
+    cores = len(os.sched_getaffinity(0))
+    print(f"threads over seeds: {cores} cores, B = {BATCH}, float64; wall clock, the fastest of")
+    print(
+        f"{repeats} in turn. 'drawing' is what the same threads gain where they only draw normals:"
+    )
+    print("on a busy machine less than their number. 'share' is the generator's of the CPU time.")
+    for kind, dim, seeds in (
+        ("linear", 1024, 256),
+        ("linear", 8192, 32),
+        ("linear", 8192, 128),
+        ("logistic", 8192, 128),
+    ):
+        stream = STREAMS[kind](spiral(dim, steps), BATCH, NOISE)
+        rate = dr.LinearRate(dim=dim, noise_std=NOISE)
+        pieces = [np.empty(seeds * dim // cores) for _ in range(cores)]
+        sources = [np.random.Generator(np.random.SFC64(i)) for i in range(cores)]
+
+        def draw(number: int, pieces: Any = pieces, sources: Any = sources) -> None:
+            for piece, source in zip(pieces[number::cores], sources[number::cores], strict=True):
+                for _ in range(steps):
+                    source.standard_normal(out=piece)
+
+        def run(threads: int, stream: Stream = stream, rate: Any = rate, n: int = seeds) -> Any:
+            return dr.simulate(stream, rate, n, threads=threads)
+
+        def one() -> None:
+            for number in range(cores):
+                draw(number)
+
+        same = np.array_equal(run(1).regret, run(cores).regret)
+        with ThreadPoolExecutor(cores) as pool:
+            calls = {
+                "one": lambda: run(1),
+                "all": lambda: run(cores),
+                "draw one": one,
+                "draw all": lambda: list(pool.map(draw, range(cores))),
+            }
+            wall, cpu = (dict.fromkeys(calls, float("inf")) for _ in range(2))
+            for _ in range(repeats):
+                for name, call in calls.items():
+                    start = time.process_time()
+                    wall[name] = min(wall[name], seconds(call, 1, time.perf_counter))
+                    cpu[name] = min(cpu[name], time.process_time() - start)
+        gain, most = wall["one"] / wall["all"], wall["draw one"] / wall["draw all"]
+        shares = [cpu["draw one"] / cpu[name] for name in ("one", "all")]
+        print(
+            f"  {kind:8} d = {dim:5}, {seeds:4} seeds: {1e3 * wall['one'] / steps:6.2f} ms a step,"
+            f" {cores} threads {1e3 * wall['all'] / steps:6.2f}, ratio {gain:.2f}"
+            f" (drawing {most:.2f})  {verdict(gain, 0.9 * cores)}\n"
+            f"{'':11}share {shares[0]:.2f} with one thread, {shares[1]:.2f} with all;"
+            f" the same numbers: {'yes' if same else 'NO'}",
+            flush=True,
+        )
+
+
 def gpu(device: str, steps: int) -> None:
     import torch
 
@@ -198,12 +257,16 @@ def gpu(device: str, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the exact simulator.")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", action="store_true")
     parser.add_argument("--gpu", nargs="?", const="cuda", metavar="DEVICE")
     parser.add_argument("--steps", type=int, default=2000, help="of the --gpu runs")
     parser.add_argument("--small", type=int, metavar="STEPS", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.gpu:
         gpu(args.gpu, args.steps)
+        return
+    if args.threads:
+        shared(10, 10 if args.quick else 40)
         return
     # One core for all, the threads of JAX and BLAS included.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
