@@ -35,6 +35,8 @@ check: $(READY) $(OLDEST) ## What has no time in test: slow ones, pages in a bro
 	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } \
 	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
 	$(BIN)/pytest -n 2 --dist loadscope -m slow tests
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[kernels]'
+	TRITON_INTERPRET=1 $(BIN)/pytest -m slow tests/simulation/test_fused.py
 	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
 	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadscope -W default $(OLDEST_TESTS)
 

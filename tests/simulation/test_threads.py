@@ -171,7 +171,7 @@ def test_progress_counts_what_all_blocks_have_done():
 class Counter:
     """A block that only counts."""
 
-    done = 0
+    done, turn = 0, 4
 
     def run(self, until, stop):
         self.done = until

@@ -18,16 +18,15 @@ from numpy.random import SeedSequence
 _NUMBERS = 1 << 17
 # Every block follows the target by itself: with so many seeds that is little beside their own work.
 _SEEDS = 4
-# The steps that a block takes at a time, while its numbers lie in the cache.
-_TURN = 4
 
 
 class Block(Protocol):
     """A part of the seeds, which can be taken forward."""
 
     done: int  # the steps taken
+    turn: int  # the steps to take at a time
 
-    def run(self, until: int, stop: list[int]) -> None:
+    def run(self, until: int, stop: Sequence[int] = ...) -> None:
         """Go on to a step, or end after the current one once `stop` has entries."""
 
 
@@ -107,7 +106,7 @@ def _together(
                     return
                 waiting.remove(block)
             try:
-                block.run(min(block.done + _TURN, until), stop)
+                block.run(min(block.done + block.turn, until), stop)
             except BaseException:
                 failed.append(1)
                 raise

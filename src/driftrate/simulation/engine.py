@@ -59,6 +59,8 @@ class Engine:
     float32 δ keeps digits near the target that θ would lose.
     """
 
+    turn = 4  # steps at a time, while a block's numbers lie in the cache
+
     def __init__(
         self,
         stream: Stream,
@@ -101,7 +103,7 @@ class Engine:
             (lanes, seeds),
         )
 
-    def run(self, until: int, stop: list[int]) -> None:
+    def run(self, until: int, stop: Sequence[int] = ()) -> None:
         """Go on to a step, or end after the current one once `stop` has entries."""
         with np.errstate(all="ignore"):
             while self.done < until:

@@ -15,8 +15,9 @@ from driftrate.errors import ConfigError, MissingDependency
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
 from driftrate.schedules._checks import count
-from driftrate.simulation import blocks
+from driftrate.simulation import blocks, fused
 from driftrate.simulation.engine import PART_SIGNALS, Engine, Learner, Record, needs_of
+from driftrate.simulation.fused import FusedEngine
 from driftrate.simulation.pool import PoolEngine
 from driftrate.simulation.run import COLUMNS, Run, Terms
 from driftrate.streams.backend import Backend, make_backend
@@ -130,12 +131,13 @@ def simulate(
         members = [rules[i] for i in group]
         numbers = _numbers(stream, members[0], method == "exact")
         cuts = blocks.cut(seeds, numbers) if backend == "numpy" else [slice(0, seeds)]
-        sources = blocks.sources(seed, len(cuts)) if backend == "numpy" else [seed]
+        sources: list[Any] = blocks.sources(seed, len(cuts)) if backend == "numpy" else [seed]
         engines = [
             _engine(
                 stream,
                 members,
                 make_backend(backend, source, dtype, device),
+                seed=seed,
                 seeds=cut.stop - cut.start,
                 exact=method == "exact",
                 parts=parts,
@@ -230,10 +232,24 @@ def _passes(stream: Stream, rules: list[Learner]) -> list[list[int]]:
     return [group for group in (whole, cut) if group] + alone
 
 
-def _engine(stream: Stream, members: list[Learner], place: Backend, **options: Any) -> Engine:
+def _engine(
+    stream: Stream,
+    members: list[Learner],
+    place: Backend,
+    *,
+    seed: int,
+    seeds: int,
+    start: npt.NDArray[np.float64],
+    record: Record,
+    **options: Any,
+) -> Engine | FusedEngine:
+    shared: dict[str, Any] = {"seeds": seeds, "start": start, "record": record}
     if isinstance(members[0], HedgedSGD):
-        return PoolEngine(stream, members[0], place, **options)
-    return Engine(stream, members, place, **options)
+        return PoolEngine(stream, members[0], place, **shared, **options)
+    known = {name: options[name] for name in ("exact", "project")}
+    if fused.covers(stream, members, place, record=record, **known):
+        return FusedEngine(stream, members, place, seed=seed, **shared)  # type: ignore[arg-type]
+    return Engine(stream, members, place, **shared, **options)
 
 
 @contextmanager
@@ -251,15 +267,17 @@ def _reporting(steps: int, rules: list[Learner], progress: bool) -> Iterator[Cal
         yield lambda done: bar.update(task, completed=done)
 
 
-def _collect(engines: list[Engine], lane: int) -> Run:
+def _collect(engines: list[Engine | FusedEngine], lane: int) -> Run:
     """Copy one lane of all blocks to the host."""
     one = engines[0]
     stream, rule, ledger, xp = one.stream, one.rules[lane], one.ledger, one.backend.xp
     host = one.backend.to_numpy
 
-    def join(values: Callable[[Engine], Any]) -> npt.NDArray[Any]:
+    def join(values: Callable[[Any], Any]) -> npt.NDArray[Any]:
         """Return what every block has, along the seeds."""
         pieces = [host(values(engine)) for engine in engines]
+        if len(pieces) == 1:
+            return np.ascontiguousarray(pieces[0])
         shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
         # In C order, which alone `concatenate` would take from the pieces.
         return np.concatenate(pieces, out=np.empty(shape, dtype=pieces[0].dtype))
@@ -279,11 +297,11 @@ def _collect(engines: list[Engine], lane: int) -> Run:
         )
     kept = np.asarray(ledger.kept, dtype=np.int64)
 
-    def distance(engine: Engine) -> Any:
+    def distance(engine: Engine | FusedEngine) -> Any:
         error = engine.error[lane]
         return xp.sqrt(xp.astype(xp.vecdot(error, error), engine.backend.real))
 
-    def weights(engine: Engine) -> Any:
+    def weights(engine: Engine | FusedEngine) -> Any:
         target = engine.last
         return engine.error[lane] if target is None else (engine.error + target.oracle)[lane]
 
