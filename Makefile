@@ -52,7 +52,8 @@ gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not s
 	@$(GPU_PATH) $(GPU_PYTHON) -c 'import pytest, array_api_compat' 2>/dev/null || \
 	  $(GPU_PYTHON) -m pip install --quiet --target .venv-gpu pytest array-api-compat
 	$(GPU_PATH) $(GPU_PYTHON) -m pytest --noconftest -rs -m gpu \
-	  tests/adapters/test_on_gpu.py tests/adapters/test_pursuit_on_gpu.py
+	  tests/adapters/test_on_gpu.py tests/adapters/test_pursuit_on_gpu.py \
+	  tests/simulation/test_fused_on_gpu.py
 
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term:skip-covered
@@ -63,6 +64,7 @@ reproduce: $(READY) ## Run the whole paper; the report is out/index.html
 bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python benchmarks/simulate.py --threads
 	$(BIN)/python benchmarks/cytometry.py
 	$(BIN)/python benchmarks/adapters.py
 	$(BIN)/python benchmarks/pursuit.py

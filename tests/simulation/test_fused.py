@@ -6,7 +6,10 @@ environment before Python starts. `make gpu` has the tests on a device, in test_
 
 import importlib.util
 import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import philox
@@ -185,6 +188,20 @@ def test_the_kernel_takes_the_steps_of_the_engine(name, monkeypatch):
             atol=1e-6,
             err_msg=column,
         )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs triton")
+def test_the_kernel_compiles_for_a_device_that_is_not_here():
+    script = Path(__file__).parents[2] / "benchmarks" / "roofline.py"
+    # In a process of its own, because the interpreter is chosen when a kernel is read.
+    place = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    out = subprocess.run(
+        [sys.executable, script], check=True, stdout=subprocess.PIPE, text=True, env=place
+    ).stdout
+    shares = [int(share) for share in re.findall(r"(\d+)% of the raw rate", out)]
+    assert len(shares) == 6
+    assert min(shares) > 30  # what is wanted must at least be possible
 
 
 def runs(stream, rule, **options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -30,6 +31,8 @@ _NUMBERS = 1 << 22  # numbers of rows and of nodes held at a time, where the wei
 _NODES = 64  # numbers an expected loss takes on its way
 _LARGEST = 1 << 21  # coordinates that 32-bit places in a launch's rows can reach
 _PAIRS = 512  # samples' pairs at a time
+# Two programs of eight warps share a processor of an H200, and one computes while the other waits.
+REGISTERS = 128
 
 
 @lru_cache
@@ -40,8 +43,25 @@ def _kernel() -> Any:
 
 def runs_on(device: Any) -> bool:
     """Whether kernels run on a torch device: on CUDA, and in Triton's interpreter anywhere."""
-    reads = os.environ.get("TRITON_INTERPRET") == "1"
-    return (device.type == "cuda" or reads) and _kernel() is not None
+    if _kernel() is None:
+        return False
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return True
+    return device.type == "cuda" and import_module("torch").version.cuda and _launches(device)
+
+
+@lru_cache
+def _launches(device: Any) -> bool:
+    """Whether a kernel can be launched: Triton wants a compiler of C, and not too old a device."""
+    torch = import_module("torch")
+    try:
+        with torch.cuda.device(device):
+            _kernel().probe[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
+    except Exception as error:  # whatever a broken toolchain raises
+        message = f"simulate runs without its kernel, which does not start: {error}"
+        warnings.warn(message.partition("\n")[0], RuntimeWarning, stacklevel=2)
+        return False
+    return True
 
 
 def covers(
@@ -121,6 +141,9 @@ class FusedEngine:
         self._before = backend.zeros(1, lanes, seeds, scalar=True)  # the last step's rates
         self._logistic = isinstance(stream, LogisticStream)
         self._waiting: Any = None
+        self._side: Any = None  # a stream of the device, for copies
+        if backend.device.type == "cuda":
+            self._side = import_module("torch").cuda.Stream(backend.device)
 
     def run(self, until: int, stop: Sequence[int] = ()) -> None:
         """Go on to a step in one launch, which nothing stops."""
@@ -176,7 +199,17 @@ class FusedEngine:
         """Return θ° at the steps, or one row where it rests."""
         path: Any = self.stream.nature
         end = span.stop if self._moved(span).any() else span.start + 1
-        return self.backend.asarray(path.path[span.start : end])
+        values = path.path[span.start : end]
+        if self._side is None:
+            return self.backend.asarray(values)
+        # Beside the launch before, which a copy in its own stream would wait for.
+        torch, device = import_module("torch"), self.backend.device
+        with torch.cuda.stream(self._side):
+            rows = self.backend.asarray(values)
+        stream = torch.cuda.current_stream(device)
+        stream.wait_stream(self._side)
+        rows.record_stream(stream)
+        return rows
 
     def _small(self, span: slice) -> Array:
         scale = self._columns[span, 1]
@@ -197,19 +230,18 @@ class FusedEngine:
         # The rest of a run holds the last row, not all of them.
         self.last = SimpleNamespace(oracle=oracles[-1] + 0.0)
         sizes = stream.batch_sizes[span]
-        deviation = np.sqrt(self._columns[span, 0])
-        total = np.sqrt(self._columns[span, 0] + stream.noise_std**2)
-        plan = np.stack([sizes, deviation, total, self._columns[span, 1]], axis=-1)
+        signal, scale = self._columns[span, 0], self._columns[span, 1]
+        sigma = np.full(steps, stream.noise_std)
+        total = np.sqrt(signal + sigma**2)
+        plan = np.stack([sizes, sigma, np.sqrt(signal), total, scale], axis=-1)
         normal = backend.scalar_normal(steps, seeds)
         chi = normal if self._logistic else self._chisquares(sizes, seeds)
         excess = backend.zeros(steps, lanes, seeds, scalar=True)
         alignment = backend.zeros(steps, lanes, seeds, scalar=True) if self._logistic else excess
-        quarter = _power(-(-min(dim, kernel.LARGEST // 2) // 4), 4)
-        step = kernel.swept
-        if dim <= kernel.LARGEST:
-            quarter, step = _power(-(-dim // 4), 4), kernel.resident
+        width = quarter(dim, kernel.LARGEST)
+        step = kernel.resident if dim <= kernel.LARGEST else kernel.swept
         device: Any = nullcontext()
-        if backend.device.type == "cuda":
+        if self._side is not None:
             device = import_module("torch").cuda.device(backend.device)
         with device:
             step[(seeds, lanes)](
@@ -224,7 +256,6 @@ class FusedEngine:
                 excess,
                 alignment,
                 self._keys,
-                stream.noise_std,
                 span.start,
                 steps,
                 dim if len(moves) > 1 else 0,
@@ -232,8 +263,10 @@ class FusedEngine:
                 LOGISTIC=self._logistic,
                 SOFT=getattr(stream, "soft", True),
                 SAMPLES=min(_power(-(-int(sizes.max()) // 2), 16), _PAIRS),
-                QUARTER=quarter,
-                num_warps=_warps(quarter),
+                QUARTER=width,
+                num_warps=warps(width),
+                maxnreg=REGISTERS,
+                enable_fp_fusion=True,
             )
         return excess, alignment
 
@@ -293,7 +326,7 @@ class FusedEngine:
 
     def _wait(self) -> None:
         """Keep one launch ahead of the device and no more, so that Ctrl-C is heard."""
-        if self.backend.device.type != "cuda":
+        if self._side is None:
             return
         torch = import_module("torch")
         if self._waiting is not None:
@@ -314,6 +347,11 @@ def _power(count: int, low: int) -> int:
     return max(low, 1 << (count - 1).bit_length())
 
 
-def _warps(quarter: int) -> int:
+def quarter(dim: int, largest: int) -> int:
+    """Return a quarter of the coordinates that a program takes at a time, a power of two."""
+    return _power(-(-(dim if dim <= largest else largest // 2) // 4), 4)
+
+
+def warps(width: int) -> int:
     """Return the warps of a program: eight coordinates of a quarter for every thread."""
-    return min(16, max(1, quarter // 256))
+    return min(16, max(1, width // 256))

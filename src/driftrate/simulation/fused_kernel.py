@@ -18,6 +18,12 @@ LARGEST = 16_384
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def probe(out):  # type: ignore[no-untyped-def]
+    """Write a one: whether a kernel can be compiled and launched at all."""
+    tl.store(out, 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _pair(a, b):  # type: ignore[no-untyped-def]
     """Turn two words into two normals (Box and Muller).
 
@@ -205,19 +211,19 @@ def _factors(  # type: ignore[no-untyped-def]
     lane,
     step,
     key,
-    sigma,
     LOGISTIC: tl.constexpr,
     SOFT: tl.constexpr,
     SAMPLES: tl.constexpr,
 ):
     """Return what step k multiplies δ, z and θ° by."""
     rate = tl.load(rates + lane * steps + k)
-    batch = tl.load(plan + 4 * k)
+    batch = tl.load(plan + 5 * k)
+    sigma = tl.load(plan + 5 * k + 1)
     own = tl.load(normal + k * seeds + seed)
     if LOGISTIC:
-        truth = tl.load(plan + 4 * k + 1)
-        total = tl.load(plan + 4 * k + 2)
-        scale = tl.load(plan + 4 * k + 3)
+        truth = tl.load(plan + 5 * k + 2)
+        total = tl.load(plan + 5 * k + 3)
+        scale = tl.load(plan + 5 * k + 4)
         keep, noise, push = _logistic(
             excess,
             alignment,
@@ -255,7 +261,6 @@ def resident(  # type: ignore[no-untyped-def]
     excesses,
     alignments,
     keys,
-    sigma,
     first,
     steps,
     stride,
@@ -269,8 +274,8 @@ def resident(  # type: ignore[no-untyped-def]
 
     `error` is δ of shape (lanes, seeds, dim); rows k of `moves` and `truths` (`stride` apart, 0
     for one row that serves all) are what the target moves before step `first` + k, and θ° at it;
-    `moved` says whether it does. `rates` is of shape (lanes, steps), `plan` (steps, 4) holds batch
-    size, √Var <x, θ°>, the same with the link's noise, and c. `chi` and `normal` are of shape
+    `moved` says whether it does. `rates` is of shape (lanes, steps), `plan` (steps, 5) holds batch
+    size, σ, √Var <x, θ°>, the same with the link's noise, and c. `chi` and `normal` are of shape
     (steps, seeds), and so are the outputs for every lane: δᵀδ and δᵀθ° before the step.
     """
     seed, lane = tl.program_id(0), tl.program_id(1)
@@ -314,7 +319,6 @@ def resident(  # type: ignore[no-untyped-def]
             lane,
             first + k,
             key,
-            sigma,
             LOGISTIC,
             SOFT,
             SAMPLES,
@@ -345,7 +349,6 @@ def swept(  # type: ignore[no-untyped-def]
     excesses,
     alignments,
     keys,
-    sigma,
     first,
     steps,
     stride,
@@ -424,7 +427,6 @@ def swept(  # type: ignore[no-untyped-def]
                 lane,
                 first + k,
                 key,
-                sigma,
                 LOGISTIC,
                 SOFT,
                 SAMPLES,
