@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from threading import Lock, current_thread, main_thread
 from typing import Protocol
@@ -79,7 +81,7 @@ def run(blocks: Sequence[Block], steps: int, threads: int, report: Callable[[int
     Returns:
         Whether all steps were done.
     """
-    with _deferred_interrupt() as interrupted:
+    with _deferred_interrupt() as interrupted, _single_algebra(len(blocks) > 1):
         _together(blocks, steps, threads, report, interrupted)
         if interrupted:
             # The furthest block decides, because no block can go back.
@@ -123,6 +125,20 @@ def _together(
         work()
     for other in others:
         other.result()
+
+
+@contextmanager
+def _single_algebra(several: bool) -> Iterator[None]:
+    """Keep products of matrices to the thread that asks for them, where threads have blocks.
+
+    Whether they do depends on the run alone, never on how many threads there are: products that
+    are cut differently are rounded differently.
+    """
+    if not several or find_spec("threadpoolctl") is None:
+        yield
+        return
+    with import_module("threadpoolctl").threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @contextmanager
