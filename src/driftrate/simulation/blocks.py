@@ -18,8 +18,8 @@ from numpy.random import SeedSequence
 # A step of so many random numbers takes a millisecond, ten times as long as the interpreter's part
 # of it, which threads must take in turn.
 _NUMBERS = 1 << 17
-# Every block follows the target by itself: with so many seeds that is little beside their own work.
-_SEEDS = 4
+# Every block follows the target by itself: with so many seeds that is a few percent of their work.
+_SEEDS = 8
 
 
 class Block(Protocol):
