@@ -257,6 +257,17 @@ def test_the_kernel_takes_what_it_covers(stream, rule, options, taken, launches)
     assert len(launches) == taken
 
 
+@pytest.mark.parametrize("wanting", [pytest.param("a compiler of C", marks=interpreted)])
+def test_a_kernel_that_does_not_compile_is_done_without(wanting, monkeypatch):
+    def fail(self):
+        raise RuntimeError(f"cannot find {wanting}\nlong story")
+
+    monkeypatch.setattr(fused.FusedEngine, "_compile", fail)
+    with pytest.warns(RuntimeWarning, match=r"without its kernel.* cannot find a compiler of C$"):
+        run = runs(STREAM, RATE)
+    assert run.regret.shape == (2, 3)
+
+
 @pytest.mark.filterwarnings("ignore:.*encountered in multiply")  # the interpreter is NumPy's
 @pytest.mark.parametrize("wild", [pytest.param(1e30, marks=interpreted)])
 def test_a_seed_that_diverges_is_marked(wild):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -47,21 +46,7 @@ def runs_on(device: Any) -> bool:
         return False
     if os.environ.get("TRITON_INTERPRET") == "1":
         return True
-    return device.type == "cuda" and import_module("torch").version.cuda and _launches(device)
-
-
-@lru_cache
-def _launches(device: Any) -> bool:
-    """Whether a kernel can be launched: Triton wants a compiler of C, and not too old a device."""
-    torch = import_module("torch")
-    try:
-        with torch.cuda.device(device):
-            _kernel().probe[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
-    except Exception as error:  # whatever a broken toolchain raises
-        message = f"simulate runs without its kernel, which does not start: {error}"
-        warnings.warn(message.partition("\n")[0], RuntimeWarning, stacklevel=2)
-        return False
-    return True
+    return device.type == "cuda" and import_module("torch").version.hip is None
 
 
 def covers(
@@ -144,6 +129,7 @@ class FusedEngine:
         self._side: Any = None  # a stream of the device, for copies
         if backend.device.type == "cuda":
             self._side = import_module("torch").cuda.Stream(backend.device)
+        self._compile()
 
     def run(self, until: int, stop: Sequence[int] = ()) -> None:
         """Go on to a step in one launch, which nothing stops."""
@@ -218,7 +204,7 @@ class FusedEngine:
 
     def _launch(self, span: slice, target: Target) -> tuple[Array, Array]:
         """Take the steps; return δᵀδ and δᵀθ° before each, of shape (steps, lanes, seeds)."""
-        backend, stream, kernel = self.backend, self.stream, _kernel()
+        backend, stream = self.backend, self.stream
         xp, (lanes, seeds, dim) = backend.xp, self.error.shape
         steps, oracles, moved = span.stop - span.start, target.oracle, self._moved(span)
         if self.last is None:
@@ -238,37 +224,54 @@ class FusedEngine:
         chi = normal if self._logistic else self._chisquares(sizes, seeds)
         excess = backend.zeros(steps, lanes, seeds, scalar=True)
         alignment = backend.zeros(steps, lanes, seeds, scalar=True) if self._logistic else excess
+        self._call(
+            (seeds, lanes),
+            moves,
+            target.parameter,
+            xp.asarray(moved, dtype=xp.int32, device=backend.device),
+            backend.asarray(self._rates[:, span].copy(), scalar=True),
+            backend.asarray(plan, scalar=True),
+            chi,
+            normal,
+            excess,
+            alignment,
+            first=span.start,
+            steps=steps,
+            stride=dim if len(moves) > 1 else 0,
+        )
+        return excess, alignment
+
+    def _call(self, grid: tuple[int, int], *arrays: Array, **numbers: int) -> None:
+        """Launch the kernel; see `fused_kernel.resident` for its arguments."""
+        kernel, dim = _kernel(), self.stream.dim
         width = quarter(dim, kernel.LARGEST)
         step = kernel.resident if dim <= kernel.LARGEST else kernel.swept
         device: Any = nullcontext()
         if self._side is not None:
-            device = import_module("torch").cuda.device(backend.device)
+            device = import_module("torch").cuda.device(self.backend.device)
         with device:
-            step[(seeds, lanes)](
+            step[grid](
                 self.error,
-                moves,
-                target.parameter,
-                xp.asarray(moved, dtype=xp.int32, device=backend.device),
-                backend.asarray(self._rates[:, span].copy(), scalar=True),
-                backend.asarray(plan, scalar=True),
-                chi,
-                normal,
-                excess,
-                alignment,
+                *arrays,
                 self._keys,
-                span.start,
-                steps,
-                dim if len(moves) > 1 else 0,
-                dim,
+                **numbers,
+                dim=dim,
                 LOGISTIC=self._logistic,
-                SOFT=getattr(stream, "soft", True),
-                SAMPLES=min(_power(-(-int(sizes.max()) // 2), 16), _PAIRS),
+                SOFT=getattr(self.stream, "soft", True),
+                SAMPLES=min(_power(-(-int(self.stream.batch_sizes.max()) // 2), 16), _PAIRS),
                 QUARTER=width,
                 num_warps=warps(width),
                 maxnreg=REGISTERS,
                 enable_fp_fusion=True,
             )
-        return excess, alignment
+
+    def _compile(self) -> None:
+        """Launch no steps: whatever Triton misses here, a compiler of C for one, it says now."""
+        xp, backend = self.backend.xp, self.backend
+        blank = backend.zeros(1, scalar=True)
+        flags = xp.zeros((1,), dtype=xp.int32, device=backend.device)
+        numbers = (blank,) * 6
+        self._call((1, 1), self.error, self.error, flags, *numbers, first=0, steps=0, stride=0)
 
     def _chisquares(self, sizes: npt.NDArray[np.int64], seeds: int) -> Array:
         backend = self.backend

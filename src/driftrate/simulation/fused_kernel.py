@@ -18,12 +18,6 @@ LARGEST = 16_384
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def probe(out):  # type: ignore[no-untyped-def]
-    """Write a one: whether a kernel can be compiled and launched at all."""
-    tl.store(out, 1)
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _pair(a, b):  # type: ignore[no-untyped-def]
     """Turn two words into two normals (Box and Muller).
 

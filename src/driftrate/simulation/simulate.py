@@ -248,7 +248,12 @@ def _engine(
         return PoolEngine(stream, members[0], place, **shared, **options)
     known = {name: options[name] for name in ("exact", "project")}
     if fused.covers(stream, members, place, record=record, **known):
-        return FusedEngine(stream, members, place, seed=seed, **shared)  # type: ignore[arg-type]
+        try:
+            return FusedEngine(stream, members, place, seed=seed, **shared)  # type: ignore[arg-type]
+        except Exception as error:  # whatever a broken toolchain raises
+            first = f"{error}".partition("\n")[0]
+            message = f"simulate goes on without its kernel, which does not compile: {first}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
     return Engine(stream, members, place, **shared, **options)
 
 
