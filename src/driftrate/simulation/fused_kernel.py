@@ -25,7 +25,8 @@ def _pair(a, b):  # type: ignore[no-untyped-def]
     does not use mirror the point about the diagonal and the origin, which makes it uniform.
     """
     share = a.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
-    radius = tl.sqrt(-2.0 * tl.log(share))
+    # A fast log may be above 0 next to 1.
+    radius = tl.sqrt(tl.maximum(-2.0 * tl.log(share), 0.0))
     radius = tl.where((b >> 31) != 0, -radius, radius)
     turn = (b & 0x3FFFFFFF).to(tl.float32) * 1.4629180792671596e-09 - 0.7853981633974483
     s = turn * turn
