@@ -36,6 +36,8 @@ check: $(READY) $(LOOPS) $(OLDEST) ## What has no time in test: slow ones, pages
 	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } \
 	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
 	$(BIN)/pytest -n 2 --dist loadscope -m slow tests
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[kernels]'
+	TRITON_INTERPRET=1 $(BIN)/pytest -m slow tests/simulation/test_fused.py
 	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
 	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadscope -W default $(OLDEST_TESTS)
 
@@ -61,7 +63,8 @@ gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not s
 	@$(GPU_PATH) $(GPU_PYTHON) -c 'import pytest, array_api_compat' 2>/dev/null || \
 	  $(GPU_PYTHON) -m pip install --quiet --target .venv-gpu pytest array-api-compat
 	$(GPU_PATH) $(GPU_PYTHON) -m pytest --noconftest -rs -m gpu \
-	  tests/adapters/test_on_gpu.py tests/adapters/test_pursuit_on_gpu.py
+	  tests/adapters/test_on_gpu.py tests/adapters/test_pursuit_on_gpu.py \
+	  tests/simulation/test_fused_on_gpu.py
 
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term:skip-covered
@@ -80,6 +83,7 @@ playground: $(READY) ## The page on which learners chase a target, out/playgroun
 bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python benchmarks/simulate.py --threads
 	$(BIN)/python benchmarks/cytometry.py
 	$(BIN)/python benchmarks/adapters.py
 	$(BIN)/python benchmarks/adapters.py --small

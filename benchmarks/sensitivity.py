@@ -148,7 +148,7 @@ def regrets(stream: str, mode: str, tunings: Sequence[Tuning], seeds: int) -> li
         start=0.0,
         record=Record(every=start or nature.steps),
     )
-    engine.run(range(nature.steps))
+    engine.run(nature.steps)
     sums: Floats = engine.ledger.column("regret")[:, 0]
     found = sums[-1] - (sums[0] if start else 0.0)
     found = np.where(np.isfinite(found), found, np.inf)

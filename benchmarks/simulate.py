@@ -2,7 +2,8 @@
 
 python benchmarks/simulate.py            # everything but the GPU, about ten minutes
 python benchmarks/simulate.py --quick    # shorter runs, no full-size memory run
-python benchmarks/simulate.py --gpu      # needs only numpy, torch and array-api-compat
+python benchmarks/simulate.py --threads  # threads over seeds against one thread, a minute
+python benchmarks/simulate.py --gpu      # needs only numpy, torch, its Triton and array-api-compat
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -157,10 +160,70 @@ def peer(steps: int) -> None:
     print(f"  {verdict(ratio, 20)}", flush=True)
 
 
-def gpu(device: str, steps: int) -> None:
+def shared(steps: int, repeats: int) -> None:
+    """Time threads over seeds, in turn with one thread and with threads that only draw."""
+    cores = len(os.sched_getaffinity(0))
+    print(f"threads over seeds: {cores} cores, B = {BATCH}, float64; wall clock, the fastest of")
+    print(
+        f"{repeats} in turn. 'drawing' is what the same threads gain where they only draw normals:"
+    )
+    print("on a busy machine less than their number. 'share' is the generator's of the CPU time.")
+    for kind, dim, seeds in (
+        ("linear", 1024, 256),
+        ("linear", 8192, 32),
+        ("linear", 8192, 128),
+        ("logistic", 8192, 128),
+    ):
+        stream = STREAMS[kind](spiral(dim, steps), BATCH, NOISE)
+        rate = dr.LinearRate(dim=dim, noise_std=NOISE)
+        pieces = [np.empty(seeds * dim // cores) for _ in range(cores)]
+        sources = [np.random.Generator(np.random.SFC64(i)) for i in range(cores)]
+
+        def draw(number: int, pieces: Any = pieces, sources: Any = sources) -> None:
+            for piece, source in zip(pieces[number::cores], sources[number::cores], strict=True):
+                for _ in range(steps):
+                    source.standard_normal(out=piece)
+
+        def run(threads: int, stream: Stream = stream, rate: Any = rate, n: int = seeds) -> Any:
+            return dr.simulate(stream, rate, n, threads=threads)
+
+        def one() -> None:
+            for number in range(cores):
+                draw(number)
+
+        same = np.array_equal(run(1).regret, run(cores).regret)
+        with ThreadPoolExecutor(cores) as pool:
+            calls = {
+                "one": lambda: run(1),
+                "all": lambda: run(cores),
+                "draw one": one,
+                "draw all": lambda: list(pool.map(draw, range(cores))),
+            }
+            wall, cpu = (dict.fromkeys(calls, float("inf")) for _ in range(2))
+            for _ in range(repeats):
+                for name, call in calls.items():
+                    start = time.process_time()
+                    wall[name] = min(wall[name], seconds(call, 1, time.perf_counter))
+                    cpu[name] = min(cpu[name], time.process_time() - start)
+        gain, most = wall["one"] / wall["all"], wall["draw one"] / wall["draw all"]
+        shares = [cpu["draw one"] / cpu[name] for name in ("one", "all")]
+        print(
+            f"  {kind:8} d = {dim:5}, {seeds:4} seeds: {1e3 * wall['one'] / steps:6.2f} ms a step,"
+            f" {cores} threads {1e3 * wall['all'] / steps:6.2f}, ratio {gain:.2f}"
+            f" (drawing {most:.2f})  {verdict(gain, 0.9 * cores)}\n"
+            f"{'':11}share {shares[0]:.2f} with one thread, {shares[1]:.2f} with all, which take"
+            f" {cpu['all'] / cpu['one']:.2f} times the CPU time; the same numbers:"
+            f" {'yes' if same else 'NO'}",
+            flush=True,
+        )
+
+
+def gpu(device: str, steps: int, dim: int = 8192, seeds: int = 1024) -> None:
+    """Time the simulator on a device against its raw normals, and check its law there."""
     import torch
 
-    dim, seeds = 8192, 1024
+    from driftrate.simulation import Record, fused
+
     on_gpu = device.startswith("cuda")
     wait: Callable[[], Any] = torch.cuda.synchronize if on_gpu else (lambda: None)
     name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
@@ -174,36 +237,96 @@ def gpu(device: str, steps: int) -> None:
 
     draw()
     raw = seconds(draw, 3, time.perf_counter)
+    taken = fused.runs_on(torch.device(device))
     print(f"{name}, torch {torch.__version__}: {seeds} seeds, d = {dim}, T = {steps}, float32")
     print(f"  raw normals: {seeds * dim * steps / raw / 1e9:.1f} billion a second")
-    paths = {"moving": spiral(dim, steps), "resting": standstill(dim, steps)}
-    for kind, make in STREAMS.items():
-        for motion, path in paths.items():
-            stream = make(path, BATCH, NOISE)
-            rate = dr.LinearRate(dim=dim, noise_std=NOISE)
+    print(f"  the fused kernel: {'yes' if taken else 'NO, everything below is without it'}")
 
-            def run(stream: Stream = stream, rate: dr.LinearRate = rate) -> None:
-                dr.simulate(stream, rate, seeds, backend="torch", device=device, dtype="float32")
-                wait()
+    def timed(kind: str, motion: str, rate: Any, record: Any = None) -> float:
+        path = spiral(dim, steps) if motion == "moving" else standstill(dim, steps)
+        stream = STREAMS[kind](path, BATCH, NOISE)
+        options = {} if record is None else {"record": record}
 
-            run()
-            took = seconds(run, 2, time.perf_counter)
-            print(
-                f"  {kind} stream, {motion} target: {took:.2f} s, {1e3 * took / steps:.3f} ms"
-                f" a step, {raw / took:.1%} of the raw rate",
-                flush=True,
+        def run() -> None:
+            dr.simulate(
+                stream, rate, seeds, backend="torch", device=device, dtype="float32", **options
             )
+            wait()
+
+        run()  # compiles, and adds up the path
+        took = seconds(run, 3 if taken else 1, time.perf_counter)
+        thin = "" if record is None else ", nothing kept but the end"
+        print(
+            f"  {kind} stream, {motion} target, {rate.name}{thin}: {took:.3f} s,"
+            f" {1e3 * took / steps:.4f} ms a step, {raw / took:.1%} of the raw rate",
+            flush=True,
+        )
+        return took
+
+    constant, linear = dr.ConstantRate(1e-3), dr.LinearRate(dim=dim, noise_std=NOISE)
+    plain = timed("linear", "moving", constant)
+    print(f"    {verdict(raw / plain, 0.30)}")
+    print(f"    {verdict(raw / timed('linear', 'moving', linear), 0.15)}")
+    logistic = timed("logistic", "moving", constant) / plain
+    good = "yes" if logistic <= 3 else "NO"
+    print(f"    {logistic:.2f} times the linear stream's; wanted <= 3: {good}")
+    # Where the time goes: without rows of the path, and without what is copied to the host.
+    timed("linear", "resting", constant)
+    timed("logistic", "resting", constant)
+    timed("linear", "resting", constant, Record(every=steps))
+    if taken and on_gpu:
+        for warps in (2, 4, 8, 16):
+            with patch.object(fused, "warps", lambda width, warps=warps: warps):
+                print(f"  {warps:2} warps a program:", end="")
+                timed("linear", "resting", constant, Record(every=steps))
+    # What the kernel does not cover: it reads the loss.
+    timed("linear", "moving", dr.NonconvexRate(smoothness=1.0, noise_std=1.0))
+    law(device)
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        timed("linear", "moving", constant, Record(every=100))
+        peak = torch.cuda.max_memory_allocated() - before
+        print(f"  its peak memory: {peak / (seeds * dim * 4):.1f} times that of the weights")
+
+
+def law(device: str, draws: int = 100_000) -> None:
+    """Print how far gradients on the device are from those of drawn batches, in standard errors."""
+    start = np.array([0.3, -0.2, 0.1])
+    path = np.array([[0.5, -1.0, 0.4]])
+    for kind, make in STREAMS.items():
+        stream, rate = make(path, 9, 0.7), dr.ConstantRate(1.0)
+        options: dict[str, Any] = {"start": start, "backend": "torch", "device": device}
+        pair = [
+            dr.simulate(stream, rate, draws, method="exact", dtype="float32", **options),
+            dr.simulate(stream, rate, draws, method="direct", dtype="float32", seed=1, **options),
+        ]
+        # A step of rate 1 shows the gradient; its first and second moments are compared.
+        one, other = (start - run.final_weights.astype(np.float64) for run in pair)
+        i, j = np.triu_indices(3)
+        one, other = (np.column_stack([g, g[:, i] * g[:, j]]) for g in (one, other))
+        error = np.sqrt((one.var(axis=0) + other.var(axis=0)) / draws)
+        worst = (np.abs(one.mean(axis=0) - other.mean(axis=0)) / error).max()
+        good = "yes" if worst < 5 else "NO"
+        print(f"  the law, {kind} stream: the worst of 9 moments of {draws} gradients is", end="")
+        print(f" {worst:.1f} standard errors off; wanted < 5: {good}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the exact simulator.")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", action="store_true")
     parser.add_argument("--gpu", nargs="?", const="cuda", metavar="DEVICE")
     parser.add_argument("--steps", type=int, default=2000, help="of the --gpu runs")
+    parser.add_argument("--dim", type=int, default=8192, help="of the --gpu runs")
+    parser.add_argument("--seeds", type=int, default=1024, help="of the --gpu runs")
     parser.add_argument("--small", type=int, metavar="STEPS", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.gpu:
-        gpu(args.gpu, args.steps)
+        gpu(args.gpu, args.steps, args.dim, args.seeds)
+        return
+    if args.threads:
+        shared(10, 10 if args.quick else 40)
         return
     # One core for all, the threads of JAX and BLAS included.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

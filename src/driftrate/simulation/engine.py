@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -62,6 +59,8 @@ class Engine:
     float32 δ keeps digits near the target that θ would lose.
     """
 
+    turn = 4  # steps at a time, while a block's numbers lie in the cache
+
     def __init__(
         self,
         stream: Stream,
@@ -90,6 +89,7 @@ class Engine:
         self.error += backend.asarray(start)
         self.rates = backend.zeros(lanes, seeds, scalar=True)
         self.step_length = backend.zeros(lanes, seeds, scalar=True)
+        self.done = 0  # steps
         self.last: Target | None = None  # nature at the last step
         self._trail: Array | None = None  # of past gradients, if a rule reads it
         self.alive = self.rates == 0
@@ -103,14 +103,14 @@ class Engine:
             (lanes, seeds),
         )
 
-    def run(self, steps: Iterable[int]) -> bool:
-        """Go through the steps; Ctrl-C ends the pass after the current step and returns False."""
-        with np.errstate(all="ignore"), _deferred_interrupt() as interrupted:
-            for step in steps:
-                self.last = self._advance(step, self.last)
-                if interrupted:
-                    break
-        return not interrupted
+    def run(self, until: int, stop: Sequence[int] = ()) -> None:
+        """Go on to a step, or end after the current one once `stop` has entries."""
+        with np.errstate(all="ignore"):
+            while self.done < until:
+                self.last = self._advance(self.done, self.last)
+                self.done += 1
+                if stop:
+                    return
 
     def _advance(self, step: int, last: Target | None) -> Target:
         backend, error = self.backend, self.error
@@ -246,17 +246,3 @@ class Engine:
             before -= error
             length = xp.sqrt(xp.vecdot(before, before))
             self.step_length = xp.astype(length, backend.real)
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[list[int]]:
-    """Collect Ctrl-C in a list, so that no step is left half done."""
-    caught: list[int] = []
-    if current_thread() is not main_thread():
-        yield caught
-        return
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
-    try:
-        yield caught
-    finally:
-        signal.signal(signal.SIGINT, before)

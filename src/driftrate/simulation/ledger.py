@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from array_api_compat import array_namespace
+
 from driftrate.schedules.base import Array
 
 
@@ -61,6 +63,36 @@ class Ledger:
             self._columns[name][len(self.kept)] = value
         self.kept.append(self._step)
 
+    def extend(self, values: Mapping[str, Array], sums: Mapping[str, Array]) -> None:
+        """Close many steps at once; all arrays have an axis of steps before those of `add`."""
+        count = len(next(iter(sums.values())))
+        steps = range(self._step + 1, self._step + count + 1)
+        kept = [i for i, t in enumerate(steps) if t % self._every == 0 or t == self._steps]
+        self._step += count
+        place = slice(len(self.kept), len(self.kept) + len(kept))
+        # Indices on the host would make a device wait; all but the last are evenly spaced.
+        even = [i for i in kept if steps[i] % self._every == 0]
+        for name, value in {**values, **self._running(sums)}.items():
+            if name not in self._columns:
+                self._columns[name] = self._zeros((self._count, *self._shape))
+            column = self._columns[name][place]
+            if even:
+                column[: len(even)] = value[even[0] :: self._every]
+            if len(even) < len(kept):
+                column[len(even) :] = value[kept[-1] :]
+        self.kept += [steps[i] for i in kept]
+
+    def _running(self, sums: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the sums after every step, and keep the last."""
+        running = {}
+        for name, value in sums.items():
+            total = _cumulated(value)
+            if name in self._sums:
+                total += self._sums[name]
+            self._sums[name] = total[-1] + 0.0
+            running[name] = total
+        return running
+
     def column(self, name: str) -> Array:
         """Return a column, the kept steps along the first axis."""
         return self._columns[name][: len(self.kept)]
@@ -69,3 +101,13 @@ class Ledger:
     def names(self) -> tuple[str, ...]:
         """The names of all columns."""
         return tuple(self._columns)
+
+
+def _cumulated(values: Array) -> Array:
+    """Return sums along the first axis, by doubling: a device's own differ from run to run."""
+    xp, reach = array_namespace(values), 1
+    total = values + 0.0
+    while reach < len(values):
+        total = xp.concat([total[:reach], total[reach:] + total[:-reach]], axis=0)
+        reach *= 2
+    return total

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -14,13 +15,20 @@ from driftrate.errors import ConfigError, MissingDependency
 from driftrate.learners.hedged_sgd import HedgedSGD
 from driftrate.learners.projections import Projection
 from driftrate.schedules._checks import count
+from driftrate.simulation import blocks, fused
 from driftrate.simulation.engine import PART_SIGNALS, Engine, Learner, Record, needs_of
+from driftrate.simulation.fused import FusedEngine
 from driftrate.simulation.pool import PoolEngine
 from driftrate.simulation.run import COLUMNS, Run, Terms
 from driftrate.streams.backend import Backend, make_backend
 from driftrate.streams.base import Stream
+from driftrate.streams.linear import LinearStream
 
 _DEFAULT = Record()
+# What a sample costs beside a random number: the link, and its normals.
+_SAMPLE = 5.0
+# A pool's points share bases and factors; so many numbers a coordinate and a sample.
+_POOL = 32.0
 
 
 class _Options(TypedDict, total=False):
@@ -33,6 +41,7 @@ class _Options(TypedDict, total=False):
     device: Any
     dtype: Literal["float32", "float64"]
     record: Record
+    threads: int | None
     progress: bool
 
 
@@ -60,6 +69,7 @@ def simulate(
     device: Any = None,
     dtype: Literal["float32", "float64"] = "float64",
     record: Record = _DEFAULT,
+    threads: int | None = None,
     progress: bool = False,
 ) -> Run | list[Run]:
     """Run projected mini-batch SGD on a stream and return its dynamic regret.
@@ -91,6 +101,8 @@ def simulate(
         dtype: `"float64"` or `"float32"`, the precision of weights and samples.
         record: What to keep: `Record(every=10)` thins, `Record(weights=True)` keeps trajectories,
             `Record(terms=True)` keeps what the bounds need.
+        threads: How many threads share the seeds; None for all the cores that this process may use.
+            The numbers are the same whatever it is. Torch has threads of its own.
         progress: Show a progress bar.
 
     Returns:
@@ -113,23 +125,32 @@ def simulate(
     rules: list[Learner] = [schedule] if single else list(schedule)  # type: ignore[list-item, arg-type]
     _check(stream, rules, seeds, method, project, parts, record)
     begin = _start(start, seeds, stream.dim)
+    workers = _threads(threads, backend)
     runs: dict[int, Run] = {}
     for group in _passes(stream, rules):
         members = [rules[i] for i in group]
-        engine = _engine(
-            stream,
-            members,
-            make_backend(backend, seed, dtype, device),
-            seeds=seeds,
-            exact=method == "exact",
-            parts=parts,
-            project=project,
-            start=begin,
-            record=record,
-        )
-        finished = engine.run(_steps(stream.steps, members, progress))
+        numbers = _numbers(stream, members[0], method == "exact")
+        cuts = blocks.cut(seeds, numbers) if backend == "numpy" else [slice(0, seeds)]
+        sources: list[Any] = blocks.sources(seed, len(cuts)) if backend == "numpy" else [seed]
+        engines = [
+            _engine(
+                stream,
+                members,
+                make_backend(backend, source, dtype, device),
+                seed=seed,
+                seeds=cut.stop - cut.start,
+                exact=method == "exact",
+                parts=parts,
+                project=project,
+                start=begin[cut] if begin.ndim == 2 else begin,
+                record=record,
+            )
+            for cut, source in zip(cuts, sources, strict=True)
+        ]
+        with _reporting(stream.steps, members, progress) as report:
+            finished = blocks.run(engines, stream.steps, workers, report)
         for lane, i in enumerate(group):
-            runs[i] = _collect(engine, lane)
+            runs[i] = _collect(engines, lane)
         if not finished:
             break
     done = [runs[i] for i in sorted(runs)]
@@ -177,6 +198,25 @@ def _start(start: npt.ArrayLike, seeds: int, dim: int) -> npt.NDArray[np.float64
     return array
 
 
+def _threads(threads: int | None, backend: str) -> int:
+    if threads is None:
+        return blocks.cores()
+    if backend != "numpy":
+        want = "use torch.set_num_threads"
+        raise ConfigError(f"threads={threads!r} is for backend='numpy', got {backend!r}; {want}")
+    return count("threads", threads)
+
+
+def _numbers(stream: Stream, rule: Learner, exact: bool) -> float:
+    """Return what a step of one seed costs, in random numbers; lanes of a list do not count."""
+    batch, size = float(stream.batch_sizes.mean()), float(stream.dim)
+    if isinstance(rule, HedgedSGD):
+        return _POOL * (size + batch) if exact else batch * size
+    if not exact:
+        return batch * size
+    return size if isinstance(stream, LinearStream) else size + _SAMPLE * batch
+
+
 def _passes(stream: Stream, rules: list[Learner]) -> list[list[int]]:
     """Return which rules can share a pass so that each has the result that it would have alone.
 
@@ -192,42 +232,84 @@ def _passes(stream: Stream, rules: list[Learner]) -> list[list[int]]:
     return [group for group in (whole, cut) if group] + alone
 
 
-def _engine(stream: Stream, members: list[Learner], place: Backend, **options: Any) -> Engine:
+def _engine(
+    stream: Stream,
+    members: list[Learner],
+    place: Backend,
+    *,
+    seed: int,
+    seeds: int,
+    start: npt.NDArray[np.float64],
+    record: Record,
+    **options: Any,
+) -> Engine | FusedEngine:
+    shared: dict[str, Any] = {"seeds": seeds, "start": start, "record": record}
     if isinstance(members[0], HedgedSGD):
-        return PoolEngine(stream, members[0], place, **options)
-    return Engine(stream, members, place, **options)
+        return PoolEngine(stream, members[0], place, **shared, **options)
+    known = {name: options[name] for name in ("exact", "project")}
+    if fused.covers(stream, members, place, record=record, **known):
+        try:
+            return FusedEngine(stream, members, place, seed=seed, **shared)  # type: ignore[arg-type]
+        except Exception as error:  # whatever a broken toolchain raises
+            first = f"{error}".partition("\n")[0]
+            message = f"simulate goes on without its kernel, which does not compile: {first}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+    return Engine(stream, members, place, **shared, **options)
 
 
-def _steps(steps: int, rules: list[Learner], progress: bool) -> Iterable[int]:
+@contextmanager
+def _reporting(steps: int, rules: list[Learner], progress: bool) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many steps are done, and shows a bar if asked to."""
     if not progress:
-        return range(steps)
+        yield lambda done: None
+        return
     try:
-        from rich.progress import track
+        from rich.progress import Progress
     except ImportError as error:
         raise MissingDependency("progress needs rich: pip install 'driftrate[paper]'") from error
-    return track(range(steps), description=", ".join(rule.name for rule in rules))
+    with Progress() as bar:
+        task = bar.add_task(", ".join(rule.name for rule in rules), total=steps)
+        yield lambda done: bar.update(task, completed=done)
 
 
-def _collect(engine: Engine, lane: int) -> Run:
-    """Copy one lane to the host."""
-    stream, rule, ledger, xp = engine.stream, engine.rules[lane], engine.ledger, engine.backend.xp
-    host = engine.backend.to_numpy
+def _collect(engines: list[Engine | FusedEngine], lane: int) -> Run:
+    """Copy one lane of all blocks to the host."""
+    one = engines[0]
+    stream, rule, ledger, xp = one.stream, one.rules[lane], one.ledger, one.backend.xp
+    host = one.backend.to_numpy
+
+    def join(values: Callable[[Any], Any]) -> npt.NDArray[Any]:
+        """Return what every block has, along the seeds."""
+        pieces = [host(values(engine)) for engine in engines]
+        if len(pieces) == 1:
+            return np.ascontiguousarray(pieces[0])
+        shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
+        # In C order, which alone `concatenate` would take from the pieces.
+        return np.concatenate(pieces, out=np.empty(shape, dtype=pieces[0].dtype))
 
     def column(name: str) -> npt.NDArray[Any]:
-        return np.ascontiguousarray(np.swapaxes(host(ledger.column(name)[:, lane]), 0, 1))
+        return join(lambda engine: xp.moveaxis(engine.ledger.column(name)[:, lane], 1, 0))
 
-    diverged = host(engine.diverged_at[lane]).astype(np.int64)
+    diverged = join(lambda engine: engine.diverged_at[lane]).astype(np.int64)
     if diverged.any():
         first = int(np.argmin(np.where(diverged > 0, diverged, stream.steps + 1)))
+        culprit = join(lambda engine: engine.culprit[lane])[first]
         warnings.warn(
             f"{rule!r}: {np.count_nonzero(diverged)} of {len(diverged)} seeds diverged, the first"
-            f" at step {diverged[first]} with rate {float(engine.culprit[lane, first]):.6g}",
+            f" at step {diverged[first]} with rate {float(culprit):.6g}",
             RuntimeWarning,
             stacklevel=3,
         )
     kept = np.asarray(ledger.kept, dtype=np.int64)
-    distance = xp.sqrt(xp.astype(xp.vecdot(engine.error, engine.error), engine.backend.real))
-    weights = engine.error if engine.last is None else engine.error + engine.last.oracle
+
+    def distance(engine: Engine | FusedEngine) -> Any:
+        error = engine.error[lane]
+        return xp.sqrt(xp.astype(xp.vecdot(error, error), engine.backend.real))
+
+    def weights(engine: Engine | FusedEngine) -> Any:
+        target = engine.last
+        return engine.error[lane] if target is None else (engine.error + target.oracle)[lane]
+
     terms = None
     if "loss" in ledger.names:
         terms = Terms(**{field.name: column(field.name) for field in fields(Terms)})
@@ -236,8 +318,8 @@ def _collect(engine: Engine, lane: int) -> Run:
         step=kept,
         batch_size=stream.batch_sizes[kept - 1],
         diverged_at=diverged,
-        final_distance=host(distance[lane]),
-        final_weights=host(weights[lane]),
+        final_distance=join(distance),
+        final_weights=join(weights),
         weights=column("weights") if "weights" in ledger.names else None,
         terms=terms,
         **{name: column(name) for name in COLUMNS},

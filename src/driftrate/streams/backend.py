@@ -92,7 +92,7 @@ class NumpyBackend(Backend):
     real = np.float64
     host = True
 
-    def __init__(self, seed: int, dtype: str) -> None:
+    def __init__(self, seed: int | np.random.SeedSequence, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
         self._generator = np.random.Generator(np.random.SFC64(seed))
 
@@ -134,7 +134,7 @@ class NumpyBackend(Backend):
 class TorchBackend(Backend):
     """Torch with a generator on the device; no value is read back to the host."""
 
-    def __init__(self, seed: int, dtype: str, device: Any) -> None:
+    def __init__(self, seed: Any, dtype: str, device: Any) -> None:
         try:
             self._torch = import_module("torch")
             self.xp = import_module("array_api_compat.torch")
@@ -183,10 +183,11 @@ class TorchBackend(Backend):
         return self._torch.clamp(array, min=0.0)
 
     def to_numpy(self, array: Array) -> np.ndarray:
-        return np.asarray(array.cpu().numpy())
+        # In order on the device, where that is cheap.
+        return np.asarray(array.contiguous().cpu().numpy())
 
 
-def make_backend(name: str, seed: int, dtype: str, device: Any) -> Backend:
+def make_backend(name: str, seed: int | np.random.SeedSequence, dtype: str, device: Any) -> Backend:
     """Return the backend "numpy" or "torch" with a fresh generator; the device is for torch."""
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {DTYPES}, got {dtype!r}")

@@ -108,7 +108,7 @@ class Stream(ABC):
             The target.
         """
         xp, adaptive = backend.xp, self.nature.adaptive
-        row = None if self._table is None else self._table[step]
+        row = None if self.table is None else self.table[step]
         batch_size = int(self.batch_sizes[step])
         if row is not None and last is not None and row[-1] == 0.0:
             return last.resting(step, batch_size)
@@ -184,7 +184,7 @@ class Stream(ABC):
         return scale, self.moments(xp, total)[1], self.moments(xp, scale**2 * signal)[0]
 
     @cached_property
-    def _table(self) -> list[tuple[float, ...]] | None:
+    def table(self) -> list[tuple[float, ...]] | None:
         """Signal, scale, slope, floor and shift of every step, where the path is fixed."""
         if not isinstance(self.nature, FixedPath) or not self._still:
             return None

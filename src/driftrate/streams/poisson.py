@@ -46,7 +46,7 @@ class PoissonStream(Stream):
         covariance: CovarianceLike = None,
     ) -> None:
         super().__init__(path, batch_size, 0.0, covariance)
-        worst = max(row[0] for row in self._table) if self._table is not None else 0.0
+        worst = max(row[0] for row in self.table) if self.table is not None else 0.0
         if worst > _LARGEST_SIGNAL:
             raise ConfigError(
                 f"path must keep Var <x, θ*> <= {_LARGEST_SIGNAL:g} for means to stay sane, "
