@@ -175,7 +175,7 @@ def shared(steps: int, repeats: int) -> None:
         ("logistic", 8192, 128),
     ):
         stream = STREAMS[kind](spiral(dim, steps), BATCH, NOISE)
-        rate = dr.LinearRate(dim=dim, noise_std=NOISE)
+        rate = dr.ConstantRate(0.01)
         pieces = [np.empty(seeds * dim // cores) for _ in range(cores)]
         sources = [np.random.Generator(np.random.SFC64(i)) for i in range(cores)]
 
@@ -326,7 +326,7 @@ def main() -> None:
         gpu(args.gpu, args.steps, args.dim, args.seeds)
         return
     if args.threads:
-        shared(10, 10 if args.quick else 40)
+        shared(20, 8 if args.quick else 40)
         return
     # One core for all, the threads of JAX and BLAS included.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
