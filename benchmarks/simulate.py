@@ -2,7 +2,7 @@
 
 python benchmarks/simulate.py            # everything but the GPU, about ten minutes
 python benchmarks/simulate.py --quick    # shorter runs, no full-size memory run
-python benchmarks/simulate.py --threads  # threads over seeds against one thread, a minute
+python benchmarks/simulate.py --threads  # threads over seeds against one thread, two minutes
 python benchmarks/simulate.py --gpu      # needs only numpy, torch, its Triton and array-api-compat
 """
 
@@ -175,7 +175,7 @@ def shared(steps: int, repeats: int) -> None:
         ("logistic", 8192, 128),
     ):
         stream = STREAMS[kind](spiral(dim, steps), BATCH, NOISE)
-        rate = dr.LinearRate(dim=dim, noise_std=NOISE)
+        rate = dr.ConstantRate(0.01)
         pieces = [np.empty(seeds * dim // cores) for _ in range(cores)]
         sources = [np.random.Generator(np.random.SFC64(i)) for i in range(cores)]
 
@@ -326,7 +326,7 @@ def main() -> None:
         gpu(args.gpu, args.steps, args.dim, args.seeds)
         return
     if args.threads:
-        shared(10, 10 if args.quick else 40)
+        shared(20, 8 if args.quick else 60)
         return
     # One core for all, the threads of JAX and BLAS included.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -16,7 +16,7 @@ from typing import Protocol
 from numpy.random import SeedSequence
 
 # A step of so many random numbers takes a millisecond, ten times as long as the interpreter's part
-# of it, which threads must take in turn.
+# of it, which threads must take in turn. Blocks have twice as many where there are more than two.
 _NUMBERS = 1 << 17
 # Every block follows the target by itself: with so many seeds that is a few percent of their work.
 _SEEDS = 8
@@ -46,7 +46,9 @@ def cut(seeds: int, numbers: float) -> list[slice]:
         >>> cut(32, numbers=1024), cut(32, numbers=8192)
         ([slice(0, 32, None)], [slice(0, 16, None), slice(16, 32, None)])
     """
-    count = max(1, min(int(seeds * numbers) // _NUMBERS, seeds // _SEEDS))
+    total = int(seeds * numbers)
+    count = max(total // (2 * _NUMBERS), min(2, total // _NUMBERS))
+    count = max(1, min(count, seeds // _SEEDS))
     ends = [seeds * i // count for i in range(count + 1)]
     return [slice(*pair) for pair in pairwise(ends)]
 
