@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import metadata, packages_distributions
+from importlib.metadata import PackageNotFoundError, metadata, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -124,7 +124,11 @@ WORDS = {"MIT": "MIT", "Apache-2.0": "Apache", "MPL-2.0": "MPL", "PSF": "Python 
 
 @pytest.mark.parametrize("name", sorted(required()))
 def test_a_licence_is_what_the_package_says(name):
-    said = metadata(name)
+    try:
+        said = metadata(name)
+    except PackageNotFoundError:
+        assert name in required("loops", "kernels"), "make setup brings all others"
+        pytest.skip(f"{name} comes with make check")
     words = [said.get("License-Expression"), *(said.get_all("Classifier") or [])]
     words = [*(one for one in words if one), (said.get("License") or "")[:200]]
     _, licence = listed()[name]
@@ -139,7 +143,7 @@ def test_what_an_extra_brings_is_used():
     for module, owners in packages_distributions().items():
         for owner in owners:
             modules.setdefault(owner.lower().replace("_", "-"), []).append(module)
-    extras = set(PROJECT["optional-dependencies"]) - {"dev", "docs", "loops"}
+    extras = set(PROJECT["optional-dependencies"]) - {"dev", "docs", "loops", "kernels"}
     unused = [
         name
         for name in required(*extras)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from driftrate.cli import app
 from driftrate.errors import DataError
-from driftrate.race import engine, run
+from driftrate.race import children, run
 from driftrate.race.run import race
 from driftrate.race.screen import seconds_left
 from driftrate.race.settings import Race
@@ -79,7 +79,7 @@ class TestOutput:
 
     def test_nothing_is_played_twice(self, made, monkeypatch):
         out, board = made
-        monkeypatch.setattr(engine, "Child", lambda _: pytest.fail("played again"))
+        monkeypatch.setattr(children, "Child", lambda _: pytest.fail("played again"))
         again = race(Race(STREAMS, methods=METHODS, seeds=SEEDS), out, show=False)
         assert again.rows == board.rows
 
@@ -270,7 +270,7 @@ class TestBadInput:
         assert done.stderr == f"driftrate: cannot write to {tmp_path / 'out'}: {said}; {again}\n"
         assert METHODS[0] in done.stdout
         assert not list((tmp_path / "out").glob("*.part"))
-        monkeypatch.setattr(engine, "Child", lambda _: pytest.fail("played again"))
+        monkeypatch.setattr(children, "Child", lambda _: pytest.fail("played again"))
         assert CliRunner().invoke(app, arguments).exit_code == 0
         assert (tmp_path / "out" / "index.html").exists()
 

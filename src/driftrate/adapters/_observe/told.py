@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -37,8 +38,12 @@ class Told:
         if batch_size is None and not counts:
             batch_size = 1.0
         self.usual = {} if batch_size is None else {"batch_size": batch_size}
-        able = {*TOLD} - {*measured} - schedule.optional
-        self._only = tuple(name for name in schedule.signals if name in able)
+
+    @cached_property  # looked up at every row; a pickle from before it has to find it, too
+    def _only(self) -> tuple[str, ...]:
+        """The fields that only a loop can tell."""
+        able = {*TOLD} - {*self._measured} - self._schedule.optional
+        return tuple(name for name in self._schedule.signals if name in able)
 
     def tell(self, **fields: Any) -> None:
         """Take what the next step cannot measure; Python numbers are checked at once."""
