@@ -56,7 +56,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=text))
 
     docs = Path(config.docs_dir)
-    add("changelog.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    add("changelog.md", changes.replace("](docs/", "]("))
     add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
     for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
         add(f"reference/{name}", text)
