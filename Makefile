@@ -37,7 +37,8 @@ check: $(READY) $(LOOPS) $(OLDEST) ## What has no time in test: slow ones, pages
 	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
 	$(BIN)/pytest -n 2 --dist loadscope -m slow tests
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[kernels]'
-	TRITON_INTERPRET=1 $(BIN)/pytest -m slow tests/simulation/test_fused.py
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "slow or not slow" tests/simulation/test_fused.py \
+	  tests/adapters/test_kernels.py tests/adapters/test_pursuit_ways.py
 	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
 	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadscope -W default $(OLDEST_TESTS)
 

@@ -42,7 +42,7 @@ def network(widths: Iterable[int], **options: Any) -> nn.Sequential:
 
 
 class Loop:
-    """A bare training loop, or one with an attached rate."""
+    """A bare training loop, or one with an attached rate; `parts` splits its batches."""
 
     def __init__(
         self,
@@ -51,6 +51,8 @@ class Loop:
         make: Callable[[Iterable[nn.Parameter]], Any],
         mode: Any = None,
         metric: Any = None,
+        max_rate: float | None = None,
+        parts: int = 1,
         **options: Any,
     ) -> None:
         torch.manual_seed(0)
@@ -60,8 +62,10 @@ class Loop:
             self.optimizer.train()
         self.x = torch.randn(batch, widths[0], **options)
         self.y = torch.randint(widths[-1], (batch,), device=options.get("device"))
+        self.parts = parts
+        schedule = dr.MeasuredRate(max_rate=max_rate)
         self.rate = mode and driftrate.torch.attach(
-            self.optimizer, dr.MeasuredRate(), mode=mode, batch_size=batch, metric=metric
+            self.optimizer, schedule, mode=mode, batch_size=batch, metric=metric
         )
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -74,7 +78,8 @@ class Loop:
         if self.rate and self.rate.mode == "parts":
             self.rate.backward(self.loss, self.x, self.y)
         else:
-            self.loss(self.x, self.y).backward()  # type: ignore[no-untyped-call]
+            for x, y in zip(self.x.chunk(self.parts), self.y.chunk(self.parts), strict=True):
+                (self.loss(x, y) / self.parts).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
 
@@ -165,14 +170,16 @@ def gpu() -> None:
         return torch.optim.AdamW(p, lr=1e-4, fused=True)
 
     for batch in (256, 4096, 16384):
+        after, halves = {"mode": "sequence", **place}, {"mode": "parts", **place}
         rows = {
             "bare": Loop(widths, batch, tensor, **place),
-            "sequence, no host sync": Loop(widths, batch, tensor, mode="sequence", **place),
-            "sequence, plain metric": Loop(
-                widths, batch, tensor, mode="sequence", metric="plain", **place
-            ),
-            "sequence, float rate": Loop(widths, batch, plain, mode="sequence", **place),
-            "half-batches, no host sync": Loop(widths, batch, tensor, mode="parts", **place),
+            "bare, in halves": Loop(widths, batch, tensor, parts=2, **place),
+            "MeasuredRate()": Loop(widths, batch, tensor, **after),
+            "MeasuredRate(), float rate": Loop(widths, batch, plain, **after),
+            "MeasuredRate(), in halves": Loop(widths, batch, tensor, **halves),
+            "max_rate=1": Loop(widths, batch, tensor, max_rate=1.0, **after),
+            "max_rate=1, float rate": Loop(widths, batch, plain, max_rate=1.0, **after),
+            "max_rate=1, in halves": Loop(widths, batch, tensor, max_rate=1.0, **halves),
         }
         rows |= {name: Loop(widths, batch, make, **place) for name, make in peers(1e-4).items()}
         size = sum(p.numel() for p in network(widths, device="meta").parameters())

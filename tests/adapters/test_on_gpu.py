@@ -34,7 +34,7 @@ def adamw(device="cuda", dtype=torch.float32, **options):
 class Loop:
     """A classifier on one batch, with an attached rate."""
 
-    def __init__(self, make, mode="sequence", device="cuda", dtype=torch.float32):
+    def __init__(self, make, mode="sequence", device="cuda", dtype=torch.float32, max_rate=None):
         torch.manual_seed(0)
         place = {"device": device, "dtype": dtype}
         layers = [torch.nn.Linear(WIDTHS[0], WIDTHS[1]), torch.nn.Linear(WIDTHS[1], WIDTHS[2])]
@@ -42,9 +42,8 @@ class Loop:
         self.optimizer = make(self.net.parameters())
         self.x = torch.randn(BATCH, WIDTHS[0]).to(**place)
         self.y = torch.randint(WIDTHS[2], (BATCH,)).to(device)
-        self.rate = driftrate.torch.attach(
-            self.optimizer, dr.MeasuredRate(), mode=mode, batch_size=BATCH
-        )
+        schedule = dr.MeasuredRate(max_rate=max_rate)
+        self.rate = driftrate.torch.attach(self.optimizer, schedule, mode=mode, batch_size=BATCH)
 
     def draw(self, number):
         """Draw the batch anew, the same on every device."""
@@ -70,10 +69,15 @@ class Loop:
         return [p.detach().clone() for p in self.net.parameters()]
 
 
+# Without a largest rate the weights' lead is measured, with one the shift between batches.
+most = pytest.mark.parametrize("max_rate", [None, 1.0])
+
+
+@most
 @pytest.mark.parametrize("mode", ["sequence", "parts", "accumulation"])
 @pytest.mark.parametrize("kind", ["fused", "capturable"])
-def test_nothing_is_read_back(kind, mode):
-    loop = Loop(adamw(**{kind: True}), mode)
+def test_nothing_is_read_back(kind, mode, max_rate):
+    loop = Loop(adamw(**{kind: True}), mode, max_rate=max_rate)
     for _ in range(3):  # the update is compiled here, which does wait for the device
         loop()
     torch.cuda.synchronize()
@@ -86,12 +90,13 @@ def test_nothing_is_read_back(kind, mode):
     assert loop.rate.steps == 8
 
 
+@most
 @pytest.mark.parametrize("mode", ["sequence", "parts", "accumulation"])
-def test_the_trajectory_is_that_of_the_cpu(mode):
+def test_the_trajectory_is_that_of_the_cpu(mode, max_rate):
     """Double precision: sums in another order are all that may differ."""
     outcomes = {}
     for device in ("cpu", "cuda"):
-        loop = Loop(lambda p: torch.optim.SGD(p, lr=0.1), mode, device, torch.float64)
+        loop = Loop(lambda p: torch.optim.SGD(p, lr=0.1), mode, device, torch.float64, max_rate)
         rates = []
         for number in range(60):
             loop.draw(number)
@@ -104,11 +109,12 @@ def test_the_trajectory_is_that_of_the_cpu(mode):
     assert len(set(rates)) > 1
 
 
-def test_a_graph_counts_its_replays():
+@most
+def test_a_graph_counts_its_replays(max_rate):
     """20 replays of a captured step are 20 steps."""
     outcomes = []
     for captured in (False, True):
-        loop = Loop(adamw(capturable=True, foreach=True))
+        loop = Loop(adamw(capturable=True, foreach=True), max_rate=max_rate)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -147,8 +153,9 @@ def test_a_step_that_the_loss_scaler_skips_is_not_counted():
     assert all(bool(p.isfinite().all()) for p in loop.net.parameters())
 
 
+@most
 @pytest.mark.parametrize("mode", ["sequence", "parts"])
-def test_a_resumed_run_is_an_uninterrupted_one(mode):
+def test_a_resumed_run_is_an_uninterrupted_one(mode, max_rate):
     """Bit by bit, 40 steps after the checkpoint."""
 
     def run(loop, numbers):
@@ -156,7 +163,7 @@ def test_a_resumed_run_is_an_uninterrupted_one(mode):
             loop.draw(number)
             loop()
 
-    one, other = (Loop(adamw(fused=True), mode) for _ in range(2))
+    one, other = (Loop(adamw(fused=True), mode, max_rate=max_rate) for _ in range(2))
     run(one, range(20))
     for thing in ("net", "optimizer", "rate"):
         saved = io.BytesIO()
@@ -192,6 +199,33 @@ def test_fused_sums_are_those_of_the_definition(dtype, weighed):
             wide[name] += float((over * x * y).sum())
     for name in names:
         assert float(sums[name]) == pytest.approx(wide[name], abs=1e-6 * wide["square"])
+
+
+@pytest.mark.parametrize("good", [True, False, None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_fused_lead_is_that_of_the_definition(dtype, good):
+    """Also at odd sizes: within 1e-6 of double precision, and the averages follow where good."""
+    from driftrate.adapters.torch.kernel import takes_lead
+    from driftrate.adapters.torch.lead import looked
+
+    torch.manual_seed(0)
+    like = torch.zeros((), device="cuda")
+    shapes = [(3,), (1024, 1025), (4096, 4096)]
+    weights, gradients = (
+        [torch.randn(s, device="cuda", dtype=dtype) for s in shapes] for _ in range(2)
+    )
+    averages = [torch.randn(s, device="cuda") for s in shapes]
+    every = [*zip(weights, averages, gradients, strict=True)]
+    assert all(takes_lead(*one) for one in every)
+    along = sum(float((g.double() * (w.double() - a.double())).sum()) for w, a, g in every)
+    size = sum(float(w.double().square().sum()) for w in weights)
+    share = 0.02 if good else 0.0
+    follow = [torch.lerp(a.double(), w.double(), share).float() for w, a, _ in every]
+    told = None if good is None else torch.tensor(good, device="cuda")
+    lead, whole = looked(weights, averages, gradients, told, like)
+    assert float(lead) == pytest.approx(along, abs=1e-6 * size)
+    assert float(whole) == pytest.approx(size, rel=1e-6)
+    torch.testing.assert_close(averages, follow, rtol=1e-6, atol=1e-6)
 
 
 def test_an_update_is_compiled_once_and_changes_nothing():

@@ -187,5 +187,5 @@ def test_terms_of_a_kernel_are_added_up_before_the_step(optimizer, parts, monkey
     monkeypatch.setattr(packing, "_MOST", 0)
     monkeypatch.setattr(measure, "_is_quick", lambda *given: True)
     played = SimpleNamespace(partial=kernel, sums=lambda *given: kernel(*given).sum(dim=-1))
-    monkeypatch.setattr(measure, "_kernel", lambda: played)
+    monkeypatch.setattr(measure, "kernel", lambda: played)
     torch.testing.assert_close(records(), expected, rtol=1e-9, atol=0.0, equal_nan=True)

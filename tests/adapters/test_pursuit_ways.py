@@ -59,7 +59,7 @@ def strange(grad):
     return grad
 
 
-def compare(way, dtype=torch.float32, device="cpu", rtol=2e-6):
+def compare(way, dtype=torch.float32, device="cpu", rtol=2e-6, slack=2e-5):
     one, other = problem(dtype, device), problem(dtype, device)
     for _ in range(3):
         signals, others = pursuit_step.move(*one), way.move(*other)
@@ -68,7 +68,7 @@ def compare(way, dtype=torch.float32, device="cpu", rtol=2e-6):
     for p, q, mine, own in zip(one[0], other[0], one[2], other[2], strict=True):
         # Half a bit more or less of a short weight is found in its rest.
         whole, others = (x + s["rest"].float() if short else x for x, s in ((p, mine), (q, own)))
-        torch.testing.assert_close(others, whole, rtol=rtol, atol=2e-5 if short else 1e-6)
+        torch.testing.assert_close(others, whole, rtol=rtol, atol=slack if short else 1e-6)
         assert bool(whole.isfinite().all())
         for name in ("square", "trail", "lead"):
             torch.testing.assert_close(own[name], mine[name], rtol=rtol, atol=1e-6)
@@ -100,7 +100,9 @@ def test_the_number_of_threads_changes_nothing():
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_kernel_is_the_readable_step(dtype):
-    compare(pursuit_kernel, dtype)
+    # The interpreter cuts a bfloat16 off where a device rounds it: of weights below 4 the rest is
+    # below 2^-6, and each of three steps may lose 2^-8 of it.
+    compare(pursuit_kernel, dtype, slack=3 * 2**-14 if dtype == torch.bfloat16 else 2e-5)
 
 
 def test_chunks_are_the_whole():

@@ -12,7 +12,7 @@ from torch import Tensor, optim
 
 from driftrate.adapters._observe import Fields, reach
 from driftrate.adapters.torch.groups import Groups
-from driftrate.adapters.torch.measure import blocks, squared, stacked
+from driftrate.adapters.torch.measure import blocks, kernel, squared, stacked
 from driftrate.adapters.torch.metric import is_adam_like
 from driftrate.adapters.torch.packed import product
 from driftrate.adapters.torch.trail import Kept, dense, put
@@ -48,12 +48,10 @@ class Lead(Kept):
                 self.buffers[owner] = self.started(owner.detach())
         square = squared(gradients, self.like)
         given = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
-        products: list[Tensor] = []
-        for owner, average in self.buffers.items():
-            products += followed(owner.detach(), average, given.get(owner), square.isfinite())
-        lead = stacked(products, self.like).sum(dtype=self.like.dtype)
-        weights = squared([owner.detach() for owner in owners], self.like)
-        return self.fields(square, lead, weights, dim)
+        every = [owner.detach() for owner in self.buffers]
+        some = [given.get(owner) for owner in self.buffers]
+        lead, size = looked(every, [*self.buffers.values()], some, square.isfinite(), self.like)
+        return self.fields(square, lead, size, dim)
 
     def kind(self, like: Tensor) -> torch.dtype:
         # In single precision at least: a fiftieth of a step would be lost in half of it.
@@ -83,19 +81,54 @@ class Lead(Kept):
         return self.fields(square, along, product(weights, weights), dim)
 
 
-def followed(
-    weight: Tensor, average: Tensor, gradient: Tensor | None, good: Tensor
-) -> list[Tensor]:
-    """Let the average follow where the step is good; return the gradient's products with the lead.
+def looked(
+    weights: Sequence[Tensor],
+    averages: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    good: Tensor | None,
+    like: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return ⟨g, w - w̄⟩ and ‖w‖² of all with a gradient; let the averages follow where good.
 
-    Block by block: the lead of all weights would be another copy of them.
+    Args:
+        weights: The weights.
+        averages: Their averages, changed in place.
+        gradients: Their gradients, dense ones; None adds nothing to the sums.
+        good: Whether the averages follow; None: they do not.
+        like: A scalar tensor whose dtype and device both sums take.
     """
+    quick: list[tuple[Tensor, Tensor, Tensor | None]] = []
+    products: list[Tensor] = []
+    rest: list[Tensor] = []  # weights that no kernel looks at
+    fast = kernel() if like.is_cuda else None
+    for weight, average, gradient in zip(weights, averages, gradients, strict=True):
+        if fast is not None and fast.takes_lead(weight, average, gradient):
+            quick.append((weight, average, gradient))
+            continue
+        products += _looked_blocks(weight, average, gradient, good)
+        if gradient is not None:
+            rest.append(weight)
+    lead = size = torch.zeros_like(like)
+    if fast is not None and quick:
+        lead, size = fast.looked(*zip(*quick, strict=True), good).to(like.dtype).unbind()
+    if products:
+        lead = lead + stacked(products, like).sum(dtype=like.dtype)
+        size = size + squared(rest, like)
+    return lead, size
+
+
+def _looked_blocks(
+    weight: Tensor, average: Tensor, gradient: Tensor | None, good: Tensor | None
+) -> list[Tensor]:
+    """Do what `looked` does, block by block: the lead of all weights would be a copy of them."""
     gradients = repeat(None) if gradient is None else blocks(gradient)
     products = []
     for new, slow, along in zip(blocks(weight), blocks(average), gradients, strict=False):
         lead = new.to(slow.dtype) - slow
         if along is not None:
             products.append(torch.dot(along, lead))
+        if good is None:
+            continue
         if good.device.type != "cpu":
             put(slow, torch.add(slow, lead, alpha=1.0 / HORIZON), good)
         elif good:

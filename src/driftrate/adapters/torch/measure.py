@@ -20,7 +20,7 @@ Buffers = dict[Tensor, Tensor]  # by parameter; tensors hash by identity
 _BLOCK = 1 << 17
 # The sums that `compared` takes, in the kernel's order.
 _SUMS = ("square", "product", "apart", "whole")
-_NARROW = (torch.float32, torch.bfloat16, torch.float16)
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def squared(tensors: Sequence[Tensor], like: Tensor, weights: Weights | None = None) -> Tensor:
@@ -89,7 +89,7 @@ def compared(
             scales += [1.0 if weight is None else weight.scale] * len(found)
     tables = []
     if quick:
-        tables.append(_kernel().sums(quick, ratio)[:, first:last])
+        tables.append(kernel().sums(quick, ratio)[:, first:last])
         scales = [1.0 if weight is None else weight.scale for *_, weight in quick] + scales
     if rows:
         flat = stacked([value for row in rows for value in row], like)
@@ -131,7 +131,7 @@ def partial_sums(
     """
     if old.is_sparse or new.is_sparse or not _is_quick(new, old, weight, like):
         return None
-    terms: Tensor = _kernel().partial([(new, old, weight)], ratio)[0]
+    terms: Tensor = kernel().partial([(new, old, weight)], ratio)[0]
     return terms
 
 
@@ -146,17 +146,17 @@ def summed(
 
 def _is_quick(new: Tensor, old: Tensor, weight: Weight | None, like: Tensor) -> bool:
     """Whether one kernel can take all sums of dense tensors at once."""
-    if not like.is_cuda or _kernel() is None:
+    if not like.is_cuda or kernel() is None:
         return False
     every = (new, old) if weight is None else (new, old, weight.moment)
-    return all(one.dtype in _NARROW and one.device == like.device for one in every)
+    return all(one.dtype in NARROW and one.device == like.device for one in every)
 
 
 @cache
-def _kernel() -> Any:
-    """Return the kernel's module, or None where Triton is not installed."""
-    kernel = import_module("driftrate.adapters.torch.kernel")  # late: it brings all of Triton
-    return kernel if kernel.available else None
+def kernel() -> Any:
+    """Return the module of the kernels, or None where Triton is not installed."""
+    found = import_module("driftrate.adapters.torch.kernel")  # late: it brings all of Triton
+    return found if found.available else None
 
 
 def keep(buffers: Buffers, owners: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:

@@ -46,8 +46,9 @@ class Observer:
         self.trail = trail
         self.memory = memory
         self.lead = lead
+        self.compares = not {"cross", "spread"}.isdisjoint(reads)
         # Steps with nothing to compare; None once there was something, or nothing is wanted.
-        self.blind: int | None = None if {"cross", "spread"}.isdisjoint(reads) else 0
+        self.blind: int | None = 0 if self.compares else None
 
     @property
     def kept(self) -> list[Kept]:

@@ -74,7 +74,7 @@ class Parts(Observer):
             self._clear()  # nothing accumulated: what was measured belongs to no step
         before = sum(self.counts.values())
         self.watch(owners)
-        if self.like.device.type == "cpu":
+        if self.compares and self.like.device.type == "cpu":
             self.together.begin([*self.nodes])
         try:
             yield
@@ -95,6 +95,8 @@ class Parts(Observer):
         total = owner.grad
         count = 0 if total is None else self.counts.get(owner, 0)
         self.counts[owner] = count + 1
+        if not self.compares:
+            return
         if count == 0:
             self.apart.pop(owner, None)
             for late in self.late.values():
@@ -166,7 +168,7 @@ class Parts(Observer):
         square: Tensor,
     ) -> Fields:
         parts = self._parts(owners)
-        if parts < 2:
+        if parts < 2 or not self.compares:
             return {}
         self._add_up()
         if self.together.is_of(owners, parts):

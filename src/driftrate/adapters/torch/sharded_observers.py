@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from driftrate.adapters._observe import Fields, of_pair, of_parts
-from driftrate.adapters.torch.lead import followed
-from driftrate.adapters.torch.measure import Buffers, blocks, compared, keep, squared, stacked
+from driftrate.adapters.torch.lead import looked
+from driftrate.adapters.torch.measure import Buffers, compared, keep, squared
 from driftrate.adapters.torch.metric import Weights
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Parts
@@ -74,8 +74,9 @@ class Sharded(Observer):
                 del self.memory.buffers[gone]
             keep(self.memory.buffers, owners, gradients)
         if self.lead is not None:
-            for owner, average in self.lead.buffers.items():
-                followed(local(owner), average, None, good)
+            buffers = self.lead.buffers
+            here = [local(owner) for owner in buffers]
+            looked(here, [*buffers.values()], [None] * len(buffers), good, self.like)
             fields |= self.lead.fields(square, total["lead"], total["weights"], total["dim"])
         elif self.trail is not None:
             # A parameter that the metric does not know yet is not in the trail either.
@@ -134,15 +135,11 @@ class Sharded(Observer):
 
     def _lead(self, counted: Sequence[Tensor], gradients: Sequence[Tensor]) -> dict[str, Tensor]:
         assert self.lead is not None
-        products = [torch.zeros_like(self.like)]
-        for owner, gradient in zip(counted, gradients, strict=True):
-            every = blocks(local(owner)), blocks(self.lead.buffers[owner]), blocks(gradient)
-            products += [torch.dot(g, w.to(slow) - slow) for w, slow, g in zip(*every, strict=True)]
-        return {
-            "square": squared(gradients, self.like),
-            "lead": stacked(products, self.like).sum(dtype=self.like.dtype),
-            "weights": squared([local(owner) for owner in counted], self.like),
-        }
+        averages = [self.lead.buffers[owner] for owner in counted]
+        lead, size = looked(
+            [local(owner) for owner in counted], averages, gradients, None, self.like
+        )
+        return {"square": squared(gradients, self.like), "lead": lead, "weights": size}
 
     def _of_parts(self) -> dict[str, Tensor]:
         """Return what was measured here of the parts of this batch."""
