@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(
     reason="needs Triton, and TRITON_INTERPRET=1 before Python starts",
 )
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-SHAPES = [(7,), (33, 5), (), (300, 101), (0, 3)]
+# More than one launch looks at.
+SHAPES = [(7,), (33, 5), (), (300, 101), (0, 3), (1,), (2048,), (17, 2), (4099,), (3,)]
 
 
 @pytest.mark.parametrize("good", [True, False, None])
@@ -38,6 +39,15 @@ def test_the_lead_is_the_readable_one(dtype, good):
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(averages, others, rtol=1e-6, atol=1e-6)
     assert all(bool(one.isfinite().all()) for one in averages)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_squares_are_those_of_the_definition(dtype):
+    torch.manual_seed(0)
+    tensors = [torch.randn(s).to(dtype) for s in SHAPES]
+    expected = sum(float(tensor.double().square().sum()) for tensor in tensors)
+    assert float(kernel.squares(tensors)) == pytest.approx(expected, rel=1e-6)
+    assert kernel.squares(tensors[4:5]) == 0.0  # nothing in it
 
 
 @pytest.mark.parametrize("weighed", [True, False])

@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore", "error:.*runs uncompiled"),
 ]
 WIDTHS = (64, 128, 10)
+SHAPES = [(3,), (1024, 1025), (), (4096, 4096), (1,), (2048, 16)]
 BATCH = 32
 
 
@@ -185,7 +186,7 @@ def test_fused_sums_are_those_of_the_definition(dtype, weighed):
 
     torch.manual_seed(0)
     like, names = torch.zeros((), device="cuda"), ("square", "product", "apart", "whole")
-    shapes = [(3,), (1024, 1025), (4096, 4096)]
+    shapes = SHAPES
     new, old = ([torch.randn(s, device="cuda", dtype=dtype) for s in shapes] for _ in range(2))
     moments = [torch.rand(shape, device="cuda", dtype=dtype) for shape in shapes]
     weights = [Weight(moment, 1e-3, 0.5) if weighed else None for moment in moments]
@@ -205,18 +206,18 @@ def test_fused_sums_are_those_of_the_definition(dtype, weighed):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_fused_lead_is_that_of_the_definition(dtype, good):
     """Also at odd sizes: within 1e-6 of double precision, and the averages follow where good."""
-    from driftrate.adapters.torch.kernel import takes_lead
+    from driftrate.adapters.torch.kernel import takes
     from driftrate.adapters.torch.lead import looked
 
     torch.manual_seed(0)
     like = torch.zeros((), device="cuda")
-    shapes = [(3,), (1024, 1025), (4096, 4096)]
+    shapes = [*SHAPES, *SHAPES]  # more than one launch looks at
     weights, gradients = (
         [torch.randn(s, device="cuda", dtype=dtype) for s in shapes] for _ in range(2)
     )
     averages = [torch.randn(s, device="cuda") for s in shapes]
     every = [*zip(weights, averages, gradients, strict=True)]
-    assert all(takes_lead(*one) for one in every)
+    assert all(takes(one, like.device) for one in (*weights, *averages, *gradients))
     along = sum(float((g.double() * (w.double() - a.double())).sum()) for w, a, g in every)
     size = sum(float(w.double().square().sum()) for w in weights)
     share = 0.02 if good else 0.0

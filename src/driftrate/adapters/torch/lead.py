@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -50,7 +50,8 @@ class Lead(Kept):
         given = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
         every = [owner.detach() for owner in self.buffers]
         some = [given.get(owner) for owner in self.buffers]
-        lead, size = looked(every, [*self.buffers.values()], some, square.isfinite(), self.like)
+        good = square < inf  # of a square as good as isfinite, in one operation for four
+        lead, size = looked(every, [*self.buffers.values()], some, good, self.like)
         return self.fields(square, lead, size, dim)
 
     def kind(self, like: Tensor) -> torch.dtype:
@@ -102,15 +103,18 @@ def looked(
     rest: list[Tensor] = []  # weights that no kernel looks at
     fast = kernel() if like.is_cuda else None
     for weight, average, gradient in zip(weights, averages, gradients, strict=True):
-        if fast is not None and fast.takes_lead(weight, average, gradient):
+        some = (weight, average) if gradient is None else (weight, average, gradient)
+        single = average.dtype is torch.float32
+        if fast is not None and single and all(fast.takes(one, like.device) for one in some):
             quick.append((weight, average, gradient))
             continue
         products += _looked_blocks(weight, average, gradient, good)
         if gradient is not None:
             rest.append(weight)
-    lead = size = torch.zeros_like(like)
     if fast is not None and quick:
         lead, size = fast.looked(*zip(*quick, strict=True), good).to(like.dtype).unbind()
+    else:
+        lead = size = torch.zeros_like(like)
     if products:
         lead = lead + stacked(products, like).sum(dtype=like.dtype)
         size = size + squared(rest, like)
@@ -141,4 +145,6 @@ def reach_of(optimizer: optim.Optimizer, groups: Groups) -> Reach | None:
     normalises = is_adam_like(optimizer)
     if not (normalises or isinstance(optimizer, optim.SGD)):
         return None
+    if normalises:  # a number, which a device is told once
+        return lambda _, dim: reach(groups.unit, normalises, 0.0, dim)
     return lambda square, dim: reach(groups.unit, normalises, square, dim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 from itertools import repeat
 from typing import Any
@@ -25,20 +25,29 @@ NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 def squared(tensors: Sequence[Tensor], like: Tensor, weights: Weights | None = None) -> Tensor:
     """Return the sum of all squares: `compared`'s `square`, of sparse tensors too."""
+    quick: list[Tensor] = []
     plain: list[Tensor] = []
     rest: list[tuple[Tensor, Weight | None]] = []
+    fast = kernel() if like.is_cuda else None
     for tensor, weight in zip(tensors, weights or repeat(None, len(tensors)), strict=True):
         numbers = _numbers(tensor)
         if weight is not None or numbers.device.type == "cpu":
             rest.append((numbers, _of(weight, tensor)))
+        elif fast is not None and fast.takes(numbers, like.device):
+            quick.append(numbers)
         elif numbers.numel():
             plain.append(numbers)
-    some = [numbers for numbers, _ in rest]
-    sums = compared(some, some, like, [weight for _, weight in rest], wanted=("square",))
-    if not plain:
-        return sums["square"]
-    norms = stacked(torch._foreach_norm(plain, 2, like.dtype), like)
-    return sums["square"] + torch.dot(norms, norms)
+    found: list[Tensor] = []
+    if rest:
+        some = [numbers for numbers, _ in rest]
+        sums = compared(some, some, like, [weight for _, weight in rest], wanted=("square",))
+        found.append(sums["square"])
+    if quick:
+        found.append(kernel().squares(quick).to(like.dtype))
+    if plain:
+        norms = stacked(torch._foreach_norm(plain, 2, like.dtype), like)
+        found.append(torch.dot(norms, norms))
+    return reduce(torch.add, found) if found else torch.zeros_like(like)
 
 
 def compared(

@@ -71,7 +71,9 @@ class Program:
             number = not isinstance(value, Tensor)
             if number and self._numbers.get(name) == value:
                 continue
-            into.append(self._values.setdefault(name, torch.zeros_like(self.like)))
+            if name not in self._values:
+                self._values[name] = torch.zeros_like(self.like)
+            into.append(self._values[name])
             what.append(self.schedule._as_array(xp, name, signal, self.like))
             self._numbers.pop(name, None)
             if number:

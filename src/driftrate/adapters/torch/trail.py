@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from operator import is_
 from typing import Any, ClassVar
 
@@ -200,7 +200,7 @@ class Trail(Kept):
         self.loosen()
         new = {p: dense(g) for p, g in zip(owners, gradients, strict=True)}
         sums = compared([*new.values()], self.olds(owners), self.like, weights)
-        self.lengthen(new, sums["square"].isfinite())
+        self.lengthen(new, sums["square"] < inf)
         return sums["square"], sums["product"] / self.share
 
     def _take_packed(
