@@ -87,6 +87,14 @@ def test_the_same_draws_give_the_library_s_numbers(name, played):
     assert np.ptp(weights) > 0.1
 
 
+def test_all_have_a_rate_where_nothing_is_left_to_learn(engine):
+    """Without noise gradients become 0 to the bit."""
+    settings = USUAL | {"noise": 0, "batch": 256, "seeds": 2}
+    rates = engine.evaluate(PLAY, [settings, list(LEARNERS), 1000, None])["rates"]
+    for name, found in zip(LEARNERS, rates, strict=True):
+        assert np.isfinite(np.array(found, dtype=float)).all(), name
+
+
 @pytest.mark.parametrize(("batch", "dim"), [(16, 2), (4, 8)])
 @pytest.mark.parametrize(
     ("name", "rule"),
@@ -154,7 +162,7 @@ class TestPage:
         told = page.evaluate("page.history.world.settings")[setting]
         assert told == page.evaluate(f"settings().{setting}")
         assert told != USUAL[setting] or setting == "noise"
-        assert f"{slider}=" in page.evaluate("location.hash")
+        assert f"{slider}=" in shared(page)
 
     def test_noise_and_rates_change_the_regret(self, page):
         page.evaluate("play(false)")
@@ -183,7 +191,7 @@ class TestPage:
         page.evaluate("play(false)")
         page.wait_for_function("page.history.head === STEPS")
         page.locator("#time").fill("777")
-        address = page.evaluate("location.href")
+        address = shared(page)
         page.wait_for_timeout(100)
         shown, regret = page.evaluate(SHOWN), page.evaluate("page.history.regret.map(r => r[777])")
         other = visit.context.new_page()
@@ -241,7 +249,7 @@ class TestPage:
         page.wait_for_timeout(100)
         assert page.evaluate(INKED, ["rates", "inverse"]) == 0
         assert page.evaluate(INKED, ["rates", "measured"]) > 50
-        assert "off=inverse" in page.evaluate("location.hash")
+        assert "off=inverse" in shared(page)
 
     def test_a_chart_is_a_way_to_a_step(self, page):
         page.evaluate("play(false)")
@@ -251,7 +259,7 @@ class TestPage:
         canvas.click(position={"x": box["width"] / 2, "y": 40})
         step = page.evaluate("page.step")
         assert 850 < step < 1000
-        assert page.locator("#time").get_attribute("aria-valuetext") == f"step {step}"
+        page.wait_for_function(f"$('time').ariaValueText === 'step {step}'")
 
     def test_a_target_moved_by_hand_is_followed_and_shared(self, page, visit):
         page.locator("#path-yours").locator("..").click()
@@ -274,12 +282,60 @@ class TestPage:
         kept = page.evaluate("[unpacked(packed(page.drawn)), page.drawn]")
         assert kept[0] == kept[1]
         other = visit.context.new_page()
-        other.goto(page.evaluate("location.href"))
+        other.goto(shared(page))
         assert other.evaluate("page.drawn") == kept[1]
         now = page.evaluate("Math.floor(page.step)")
         other.wait_for_function(f"page.history.head > {now}")
         paths = [one.evaluate("Array.from(page.history.world.path)") for one in (page, other)]
         assert paths[0] == pytest.approx(paths[1], abs=0.011)
+
+    @pytest.mark.parametrize("drawn", ["", "drawn=0.1o.0_8c.28.28"])
+    def test_what_is_drawn_over_is_computed_anew(self, page, visit, drawn):
+        """Back in time and by hand elsewhere: the numbers are those of a fresh visit."""
+        page.evaluate(f"location.hash = 'path=yours&{drawn}'")
+        points = 2 if drawn else 0
+        page.wait_for_function(f"page.path === 'yours' && page.drawn.length === {points}")
+        page.evaluate("play(false); page.history.compute(STEPS, Infinity); show(200)")
+        before = page.evaluate("page.history.regret.map(column => column[230])")
+        for _ in range(2):
+            page.locator("#picture").press("ArrowUp")
+        page.wait_for_function("page.step > 250")
+        page.evaluate("play(false)")
+        found = page.evaluate("page.history.regret.map(column => column[230])")
+        assert found != before
+        other = visit.context.new_page()
+        other.goto(shared(page))
+        other.wait_for_function("page.history.head > 250")
+        # An address has a path in hundredths.
+        wanted = other.evaluate("page.history.regret.map(column => column[230])")
+        assert found == pytest.approx(wanted, rel=1e-6)
+
+    def test_a_path_that_is_drawn_at_the_end_begins_again(self, page):
+        page.evaluate("location.hash = 'path=yours&step=1999'")
+        page.wait_for_function("page.step === STEPS - 1")
+        page.evaluate("page.history.compute(STEPS, Infinity)")
+        page.locator("#picture").press("ArrowUp")
+        assert page.evaluate("page.step") < 100
+        assert page.evaluate("page.drawn.length") == 2
+        assert page.evaluate("page.history.head < STEPS")
+
+    def test_a_drag_asks_for_few_addresses(self, page):
+        """A browser may refuse more than a hundred in half a minute."""
+        page.evaluate("""
+          window.asked = 0;
+          const plain = history.replaceState.bind(history);
+          history.replaceState = (...given) => { asked++; plain(...given); };
+          play(false);
+          for (let step = 0; step < 300; step++) show(step);
+        """)
+        assert shared(page).endswith("step=299")
+        assert page.evaluate("asked") <= 2
+
+
+def shared(page):
+    """Return the address, once it is that of what is shown."""
+    page.wait_for_function("location.hash.slice(1) === address(!page.playing && page.step > 0)")
+    return page.evaluate("location.href")
 
 
 COLOURS = """id => {

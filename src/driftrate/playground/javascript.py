@@ -16,7 +16,6 @@ _OPS: dict[str, str] = {
     "mul": "({} * {})",
     "div": "({} / {})",
     "floordiv": "Math.floor({} / {})",
-    "mod": "mod({}, {})",
     "pow": "({} ** {})",
     "neg": "(-{})",
     "lt": "({} < {})",

@@ -31,6 +31,7 @@ const TRIES = [
   ["move it yourself", "path=yours"],
 ];
 const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
+const REST = 400;                                // milliseconds between two addresses at least
 const STORIES = {
   rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
   jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
@@ -52,6 +53,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const page = {
   raw: {}, path: "jumps", seed: 1, off: new Set(), drawn: [], step: 0, playing: false,
   history: new History(NAMES), colours: {}, stale: true, frames: 0, first: null, hot: null, pointer: null,
+  written: -REST, due: 0,
 };
 
 function settings() {
@@ -77,11 +79,20 @@ function remember() {
   const k = page.best;
   $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step) + 1} of ${STEPS}`
     + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
-  const text = address(!page.playing && page.step > 0);
-  if (location.hash.slice(1) !== text) history.replaceState(null, "", text ? `#${text}` : location.pathname);
   for (const one of document.querySelectorAll("#tries a")) {
     one.setAttribute("aria-current", one.hash.slice(1) === address(false));
   }
+  // Some browsers refuse more than a hundred addresses in half a minute: a drag waits its turn.
+  clearTimeout(page.due);
+  const wait = page.written + REST - performance.now();
+  if (wait > 0) page.due = setTimeout(write, wait); else write();
+}
+
+function write() {
+  const text = address(!page.playing && page.step > 0);
+  if (location.hash.slice(1) === text) return;
+  history.replaceState(null, "", text ? `#${text}` : location.pathname);
+  page.written = performance.now();
 }
 
 function restore() {
@@ -359,6 +370,7 @@ function listen() {
   }
   $("play").addEventListener("click", () => play(!page.playing));
   $("time").addEventListener("input", () => show(Number($("time").value)));
+  $("tries").addEventListener("click", () => clearTimeout(page.due));  // the link's address is the one
   $("fresh").addEventListener("click", () => { page.seed = page.seed % 1e6 + 1; begin(); });
   document.addEventListener("keydown", event => {
     if (event.key !== " " || event.target.closest("button, a")) return;
@@ -378,12 +390,13 @@ function hand(canvas) {
   };
   const take = at => {
     page.pointer = at;
-    // What comes after this step is drawn anew.
-    const from = Math.floor(page.step);
-    if (page.drawn.length && page.drawn[page.drawn.length - 1][0] > from) {
+    if (page.step >= STEPS - 1) page.step = 0;    // as play does at the end
+    // What comes after this step is drawn anew, and a run that is past it begins again.
+    const from = Math.floor(page.step), later = page.drawn.some(one => one[0] > from);
+    if (later) {
       page.drawn = [...page.drawn.filter(one => one[0] < from), [from, ...drawnAt(page.drawn, from).map(round)]];
-      page.history.begin(settings());
     }
+    if (later || page.history.head > from + 1) page.history.begin(settings());
     $("hint").hidden = true;
     if (!page.playing) play(true);
   };

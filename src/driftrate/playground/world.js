@@ -144,8 +144,8 @@ class World {
       length += move[i] * move[i]; usual += gradients[i] * gradients[i];
       downhill -= gradients[i] * move[i];
     }
-    // Of a step that no single rate made: its length over that of the gradient.
-    one.rates[seed] = rate === undefined ? Math.sqrt(length / usual) : rate;
+    // Of a step that no single rate made: its length over that of the gradient, 0 where there is none.
+    one.rates[seed] = rate === undefined ? (usual > 0 ? Math.sqrt(length / usual) : 0) : rate;
     // The loss of this batch is least at downhill/bend of the way along the step.
     one.taken += batch.bend(move); one.wanted += downhill;
   }
