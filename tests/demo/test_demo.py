@@ -118,6 +118,13 @@ def test_a_picture_fits_its_terminal(width, height, steps):
     assert max(len(ESCAPE.sub("", line)) for line in lines) < width
 
 
+@pytest.mark.parametrize("width", [1, 6, 7, 23])
+def test_a_terminal_that_is_too_narrow_is_taken_for_one_that_is_not(width):
+    for steps in (1, STEPS):
+        lines = draw(moments(0)[:steps], Looks(width, 24, BLOCKS, colour=False))
+        assert lines == draw(moments(0)[:steps], Looks(24, 24, BLOCKS, colour=False))
+
+
 def test_within_ten_seconds_in_a_terminal():
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     screen = Screen()

@@ -11,7 +11,7 @@ from driftrate.demo.chase import CONSTANTS, DRIFTS, JUMPS, STEPS, Moment
 
 _RATE, _FAR, _TOLD, _OFF = "\x1b[38;5;208m", "\x1b[38;5;75m", "\x1b[1m", "\x1b[0m"
 _AXIS = 6  # columns of the numbers and the axis
-_WIDEST = 100
+_WIDEST, _NARROWEST = 100, 24  # beyond these a picture is wide enough, or none
 _TOPS = (0.4, 2.5)  # of the rate, and of the distance
 _JUST = 15  # steps for which a jump is news
 
@@ -39,7 +39,7 @@ def draw(moments: Sequence[Moment], looks: Looks) -> list[str]:
     Returns:
         Lines of at most its width, one fewer than its height where there is room for that.
     """
-    width = min(looks.width, _WIDEST) - 1  # some terminals wrap at the last column
+    width = _width(looks) - 1  # some terminals wrap at the last column
     head = wrap("driftrate: a learning rate that follows the shift in your data", width)
     told = [line for text in _words(moments) for line in wrap(text, width)]
     # Titles of both panels, their floors, the marks and two empty lines are the rest.
@@ -58,11 +58,15 @@ def draw(moments: Sequence[Moment], looks: Looks) -> list[str]:
     ]
 
 
+def _width(looks: Looks) -> int:
+    return max(min(looks.width, _WIDEST), _NARROWEST)
+
+
 def _panel(
     title: str, values: Sequence[float], height: int, top: float, looks: Looks, colour: str
 ) -> list[str]:
     """Return one chart: a title with the newest value, the rows, and the floor."""
-    width, glyphs = min(looks.width, _WIDEST) - 1 - _AXIS, looks.glyphs
+    width, glyphs = _width(looks) - 1 - _AXIS, looks.glyphs
     rows = area(columns(values, width, STEPS), width, height, top, glyphs)
     lines = [" " * _AXIS + title + " " + looks.paint(f"{values[-1]:.2f}", colour)]
     for i, row in enumerate(rows):
