@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from html import escape
 from itertools import pairwise
 from math import hypot
@@ -36,7 +37,8 @@ def read(folder: Path) -> list[Entry]:
         told = json.loads(path.read_text())
         told["measures"] = {one["name"]: one for one in told["measures"]}
         found.append(Entry(**told))
-    return sorted(found, key=lambda one: one.committed)
+    # By the moment, not by the letter: a commit has its author's time zone.
+    return sorted(found, key=lambda one: datetime.fromisoformat(one.committed))
 
 
 def worse(before: Entry, after: Entry) -> list[str]:

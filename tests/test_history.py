@@ -64,7 +64,15 @@ def test_a_figure_that_is_new_is_not_worse(history):
 def test_the_page_is_drawn_from_what_was_measured(history):
     entries = history.read(FOLDER)
     assert (ROOT / "docs" / "history.md").read_text() == history.page(entries)
-    assert [one.committed for one in entries] == sorted(one.committed for one in entries)
+
+
+def test_commits_are_in_the_order_of_their_moments(history, tmp_path):
+    """Also of two time zones."""
+    moments = ["2026-03-01T01:00:00+09:00", "2026-02-28T20:00:00+00:00"]
+    for name, moment in zip("ab", reversed(moments), strict=True):
+        told = {"commit": name, "committed": moment, "version": "", "machine": {}, "measures": []}
+        (tmp_path / f"{name}.json").write_text(json.dumps(told))
+    assert [one.committed for one in history.read(tmp_path)] == moments
 
 
 def test_every_figure_has_a_picture_of_all_its_commits(history):
