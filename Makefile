@@ -39,7 +39,8 @@ check: $(READY) $(LOOPS) $(OLDEST) ## What has no time in test: slow ones, pages
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[kernels]'
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "slow or not slow" tests/simulation/test_fused.py \
 	  tests/adapters/test_kernels.py tests/adapters/test_pursuit_ways.py
-	DRIFTRATE_BROWSER=$$(command -v chromium >/dev/null && echo needed) $(BIN)/pytest -rs -m browser tests/pages
+	: $${DRIFTRATE_BROWSER:=$$(command -v chromium >/dev/null && echo needed)}; \
+	  DRIFTRATE_BROWSER=$$DRIFTRATE_BROWSER $(BIN)/pytest -rs -m browser tests/pages
 	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadscope -W default $(OLDEST_TESTS)
 
 $(LOOPS): $(READY)
