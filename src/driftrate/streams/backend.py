@@ -142,7 +142,7 @@ class TorchBackend(Backend):
             message = "backend='torch' needs torch: pip install 'driftrate[torch]'"
             raise MissingDependency(message) from error
         torch = self._torch
-        self.dtype = getattr(torch, dtype)
+        self.dtype, self._narrow = getattr(torch, dtype), np.dtype(dtype)
         self.real = torch.float64
         self.device = torch.device("cpu" if device is None else device)
         self._generator = torch.Generator(device=self.device)
@@ -152,7 +152,8 @@ class TorchBackend(Backend):
     def asarray(self, values: Array, *, scalar: bool = False) -> Array:
         dtype = self.real if scalar else self.dtype
         if isinstance(values, np.ndarray) and not values.flags.writeable:
-            values = values.copy()  # torch warns of memory that it could write into
+            # Torch warns of memory that it could write into.
+            values = values.astype(np.float64 if scalar else self._narrow)
         return self._torch.as_tensor(values, dtype=dtype, device=self.device)
 
     def fill_normal(self, out: Array) -> None:
