@@ -274,6 +274,8 @@ def _launches(counts: tuple[int, ...], block: int, most: int) -> Iterator[_Launc
     parts = [counts[at : at + _TOGETHER] for at in range(0, len(counts), _TOGETHER)]
     blocks = max(sum(-(-count // block) for count in part) for part in parts)
     programs = max(1, min(most, blocks))
+    if len(parts) > 1:  # sums that begin at an odd place would have a kernel of their own
+        programs = -(-programs // 4) * 4
     for number, part in enumerate(parts):
         first = number * _TOGETHER
         yield _Launch(slice(first, first + len(part)), part, programs)
