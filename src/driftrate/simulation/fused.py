@@ -114,11 +114,17 @@ class FusedEngine:
             (lanes, seeds),
         )
         self.done = 0
-        # As many rows of the path as there are seeds take no more memory than the weights.
-        self.turn = min(_STEPS, max(seeds, _NUMBERS // stream.dim, 16))
+        # As many rows of the path as there are seeds take no more memory than the weights, nor do
+        # as many numbers a seed as it has coordinates.
+        rows = max(seeds, _NUMBERS // stream.dim)
+        numbers = max(stream.dim, _NUMBERS // (lanes * seeds))
+        self.turn = _aligned(min(_STEPS, rows, numbers))
         self.last: SimpleNamespace | None = None
         self._columns = np.array(stream.table)
-        self._rates = np.array([self._foresee(rule) for rule in rules])
+        self._moved = self._columns[:, 4] != 0.0
+        self._moved[0] = False  # the start is relative to the first target
+        self._told = self._upload(rules)
+        self._first = stream.target(0, backend)
         self._keys = backend.xp.asarray(
             np.array([seed % 2**63]), dtype=backend.xp.int64, device=backend.device
         )
@@ -140,6 +146,26 @@ class FusedEngine:
         self.done = until
         self._wait()
 
+    def _upload(self, rules: Sequence[Schedule]) -> SimpleNamespace:
+        """Return on the device, an axis of steps first, what is known of all of them.
+
+        At once: a device finishes all that it was given before it takes numbers from the host.
+        """
+        backend, stream = self.backend, self.stream
+        signal, scale = self._columns[:, 0], self._columns[:, 1]
+        sigma = np.full(stream.steps, stream.noise_std)
+        total = np.sqrt(signal + sigma**2)
+        plan = [stream.batch_sizes, sigma, np.sqrt(signal), total, scale]
+        arrays = {
+            "columns": self._columns,
+            "rates": np.stack([self._foresee(rule) for rule in rules], axis=-1),
+            "plan": np.stack(plan, axis=-1),
+            "numbers": np.arange(1.0, stream.steps + 1.0),
+        }
+        told = {name: backend.asarray(values, scalar=True) for name, values in arrays.items()}
+        moved = backend.xp.asarray(self._moved, dtype=backend.xp.int32, device=backend.device)
+        return SimpleNamespace(moved=moved, **told)
+
     def _foresee(self, rule: Schedule) -> npt.NDArray[np.float64]:
         """Return the rates of all steps."""
         dim, state, rates = float(self.stream.dim), rule.init(), np.empty(self.stream.steps)
@@ -151,13 +177,13 @@ class FusedEngine:
 
     def _target(self, span: slice) -> Target:
         """Return nature at many steps: its numbers have the axes (steps, lanes, seeds)."""
-        backend, stream = self.backend, self.stream
         signal, scale, slope, floor, shift = (
-            backend.asarray(column, scalar=True)[:, None, None] for column in self._columns[span].T
+            column[:, None, None] for column in self._told.columns[span].T
         )
-        first = stream.target(0, backend)
-        rows = self._rows(span)
-        oracles = rows if not self._logistic else self._small(span) * rows
+        first, rows = self._first, self._rows(span)
+        oracles = rows
+        if self._logistic:
+            oracles = self.backend.small(self._told.columns[span, 1][: len(rows)]) * rows
         return Target(
             step=span.start,
             batch_size=0,
@@ -169,22 +195,17 @@ class FusedEngine:
             oracle=oracles,
             scale=scale,
             signal=signal,
-            total=signal + stream.noise_std**2,
+            total=signal + self.stream.noise_std**2,
             slope=slope,
             floor=floor,
             move=None,
             shift=shift,
         )
 
-    def _moved(self, span: slice) -> npt.NDArray[np.bool_]:
-        moved: npt.NDArray[np.bool_] = self._columns[span, 4] != 0.0
-        moved[: int(span.start == 0)] = False  # the start is relative to the first target
-        return moved
-
     def _rows(self, span: slice) -> Array:
         """Return θ° at the steps, or one row where it rests."""
         path: Any = self.stream.nature
-        end = span.stop if self._moved(span).any() else span.start + 1
+        end = span.stop if self._moved[span].any() else span.start + 1
         values = path.path[span.start : end]
         if self._side is None:
             return self.backend.asarray(values)
@@ -197,16 +218,11 @@ class FusedEngine:
         rows.record_stream(stream)
         return rows
 
-    def _small(self, span: slice) -> Array:
-        scale = self._columns[span, 1]
-        scale = scale if self._moved(span).any() else scale[:1]
-        return self.backend.asarray(scale)[:, None]
-
     def _launch(self, span: slice, target: Target) -> tuple[Array, Array]:
         """Take the steps; return δᵀδ and δᵀθ° before each, of shape (steps, lanes, seeds)."""
-        backend, stream = self.backend, self.stream
+        backend, told = self.backend, self._told
         xp, (lanes, seeds, dim) = backend.xp, self.error.shape
-        steps, oracles, moved = span.stop - span.start, target.oracle, self._moved(span)
+        steps, oracles = span.stop - span.start, target.oracle
         if self.last is None:
             self.error -= oracles[0]
             before = oracles[0]
@@ -215,12 +231,8 @@ class FusedEngine:
         moves = xp.concat([oracles[:1] - before, oracles[1:] - oracles[:-1]], axis=0)
         # The rest of a run holds the last row, not all of them.
         self.last = SimpleNamespace(oracle=oracles[-1] + 0.0)
-        sizes = stream.batch_sizes[span]
-        signal, scale = self._columns[span, 0], self._columns[span, 1]
-        sigma = np.full(steps, stream.noise_std)
-        total = np.sqrt(signal + sigma**2)
-        plan = np.stack([sizes, sigma, np.sqrt(signal), total, scale], axis=-1)
         normal = backend.scalar_normal(steps, seeds)
+        sizes = self.stream.batch_sizes[span]
         chi = normal if self._logistic else self._chisquares(sizes, seeds)
         excess = backend.zeros(steps, lanes, seeds, scalar=True)
         alignment = backend.zeros(steps, lanes, seeds, scalar=True) if self._logistic else excess
@@ -228,9 +240,9 @@ class FusedEngine:
             (seeds, lanes),
             moves,
             target.parameter,
-            xp.asarray(moved, dtype=xp.int32, device=backend.device),
-            backend.asarray(self._rates[:, span].copy(), scalar=True),
-            backend.asarray(plan, scalar=True),
+            told.moved[span],
+            told.rates[span],
+            told.plan[span],
             chi,
             normal,
             excess,
@@ -245,6 +257,7 @@ class FusedEngine:
         """Launch the kernel; see `fused_kernel.resident` for its arguments."""
         kernel, dim = _kernel(), self.stream.dim
         width = quarter(dim, kernel.LARGEST)
+        pairs = -(-int(self.stream.batch_sizes.max()) // 2) if self._logistic else 1
         step = kernel.resident if dim <= kernel.LARGEST else kernel.swept
         device: Any = nullcontext()
         if self._side is not None:
@@ -258,7 +271,7 @@ class FusedEngine:
                 dim=dim,
                 LOGISTIC=self._logistic,
                 SOFT=getattr(self.stream, "soft", True),
-                SAMPLES=min(_power(-(-int(self.stream.batch_sizes.max()) // 2), 16), _PAIRS),
+                SAMPLES=min(_power(pairs, 16), _PAIRS),
                 QUARTER=width,
                 num_warps=warps(width),
                 maxnreg=REGISTERS,
@@ -281,17 +294,17 @@ class FusedEngine:
 
     def _record(self, span: slice, target: Target, excess: Array, alignment: Array) -> None:
         """Write the steps into the ledger, as `Engine` does one by one."""
-        backend, xp = self.backend, self.backend.xp
+        xp = self.backend.xp
         regret, gradient_sq = self._expected(target, excess, alignment)
         rates = xp.zeros_like(excess)
-        rates += backend.asarray(self._rates[:, span].T.copy(), scalar=True)[..., None]
+        rates += self._told.rates[span][..., None]
         good = xp.isfinite(regret + rates)
         fallen = xp.cumulative_sum(xp.astype(~good, xp.int32), axis=0) > 0
         alive = self._alive & ~fallen
         was = xp.concat([self._alive[None], alive[:-1]], axis=0)
         fresh = was & ~alive  # true at one step at most
-        steps = backend.asarray(np.arange(span.start + 1.0, span.stop + 1.0), scalar=True)
-        self.diverged_at += xp.sum(xp.where(fresh, steps[:, None, None], 0.0), axis=0)
+        steps = self._told.numbers[span, None, None]
+        self.diverged_at += xp.sum(xp.where(fresh, steps, 0.0), axis=0)
         # The culprit is a rate that is not finite, else the rate of the step before.
         earlier = xp.concat([self._before, rates[:-1]], axis=0)
         culprit = xp.where(xp.isfinite(rates), earlier, rates)
@@ -343,6 +356,11 @@ def _at(target: Target, some: dict[str, Array]) -> Target:
     return Target(
         **{name: some.get(name, getattr(target, name)) for name in Target.__dataclass_fields__}
     )
+
+
+def _aligned(steps: int) -> int:
+    """Return a multiple of 16: a slice that begins elsewhere would have a kernel of its own."""
+    return max(16, steps // 16 * 16)
 
 
 def _power(count: int, low: int) -> int:

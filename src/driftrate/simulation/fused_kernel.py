@@ -200,9 +200,9 @@ def _factors(  # type: ignore[no-untyped-def]
     chi,
     normal,
     k,
-    steps,
     seeds,
     seed,
+    lanes,
     lane,
     step,
     key,
@@ -211,7 +211,7 @@ def _factors(  # type: ignore[no-untyped-def]
     SAMPLES: tl.constexpr,
 ):
     """Return what step k multiplies δ, z and θ° by."""
-    rate = tl.load(rates + lane * steps + k)
+    rate = tl.load(rates + k * lanes + lane)
     batch = tl.load(plan + 5 * k)
     sigma = tl.load(plan + 5 * k + 1)
     own = tl.load(normal + k * seeds + seed)
@@ -269,7 +269,7 @@ def resident(  # type: ignore[no-untyped-def]
 
     `error` is δ of shape (lanes, seeds, dim); rows k of `moves` and `truths` (`stride` apart, 0
     for one row that serves all) are what the target moves before step `first` + k, and θ° at it;
-    `moved` says whether it does. `rates` is of shape (lanes, steps), `plan` (steps, 5) holds batch
+    `moved` says whether it does. `rates` is of shape (steps, lanes), `plan` (steps, 5) holds batch
     size, σ, √Var <x, θ°>, the same with the link's noise, and c. `chi` and `normal` are of shape
     (steps, seeds), and so are the outputs for every lane: δᵀδ and δᵀθ° before the step.
     """
@@ -289,7 +289,7 @@ def resident(  # type: ignore[no-untyped-def]
         z0, z1, z2, z3 = _draw(key, place, first + k, seed, dim, QUARTER, 4 * QUARTER)
         excess = _dot(e0, e1, e2, e3, e0, e1, e2, e3)
         cross = _dot(e0, e1, e2, e3, z0, z1, z2, z3)
-        out = (k * lanes + lane) * seeds + seed
+        out = (k * lanes + lane).to(tl.int64) * seeds + seed
         tl.store(excesses + out, excess)
         alignment = excess
         cross_truth = cross
@@ -308,9 +308,9 @@ def resident(  # type: ignore[no-untyped-def]
             chi,
             normal,
             k,
-            steps,
             seeds,
             seed,
+            lanes,
             lane,
             first + k,
             key,
@@ -402,7 +402,7 @@ def swept(  # type: ignore[no-untyped-def]
                     cross_truth += _dot(n0, n1, n2, n3, u0, u1, u2, u3)
             _store(own, place, dim, e0, e1, e2, e3, QUARTER)
         if k < steps:
-            out = (k * lanes + lane) * seeds + seed
+            out = (k * lanes + lane).to(tl.int64) * seeds + seed
             tl.store(excesses + out, excess)
             if LOGISTIC:
                 tl.store(alignments + out, alignment)
@@ -416,9 +416,9 @@ def swept(  # type: ignore[no-untyped-def]
                 chi,
                 normal,
                 k,
-                steps,
                 seeds,
                 seed,
+                lanes,
                 lane,
                 first + k,
                 key,
