@@ -1,7 +1,7 @@
 """What a step of Pursuit costs, as ratios to torch's fused optimizers in the same run.
 
     python benchmarks/pursuit.py           # CPU: the step alone, 10 million weights and few
-    python benchmarks/pursuit.py --gpu     # GPU: whole steps, 98 million, bf16, B = 4,096
+    python benchmarks/pursuit.py --gpu     # GPU: whole steps, 98 million, bf16, B = 256 and 4,096
 
 Rows are interleaved and each row's figure is its fastest step, as in benchmarks/adapters.py.
 """
@@ -90,22 +90,24 @@ def gpu() -> None:
     def fused(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, lr=1e-4, fused=True)
 
-    rows = {
-        "fused AdamW": Loop(widths, 4096, fused, **place),
-        "Pursuit (target 1.12)": Loop(widths, 4096, driftrate.torch.Pursuit, **place),
-    }
-    rows |= {name: Loop(widths, 4096, make, **place) for name, make in peers(1e-4).items()}
+    size = sum(p.numel() for p in network(widths, device="meta").parameters())
+    where = f"{torch.cuda.get_device_name()}, {size / 1e6:.0f} million weights, bf16"
+    for batch in (4096, 256):
+        rows = {
+            "fused AdamW": Loop(widths, batch, fused, **place),
+            "Pursuit (target 1.12 at B = 4096)": Loop(
+                widths, batch, driftrate.torch.Pursuit, **place
+            ),
+        }
+        rows |= {name: Loop(widths, batch, make, **place) for name, make in peers(1e-4).items()}
+        for name, clock in (("host waits", waiting_clock), ("host ahead", device_clock)):
+            show(f"{where}, B = {batch}, {name}", best_of(rows, clock), "fused AdamW")
     for name, loop in rows.items():
-        loop()
-        weights = sum(p.numel() for p in loop.net.parameters())
         kept = [t for state in loop.optimizer.state.values() for t in state.values()]
-        size = sum(t.numel() * t.element_size() for t in kept)
-        print(f"{name:<34}{size / weights:>10.2f} bytes of state a weight")
-    title = f"{torch.cuda.get_device_name()}, {weights / 1e6:.0f} million weights, bf16, B = 4096"
-    for name, clock in (("host waits", waiting_clock), ("host ahead", device_clock)):
-        show(f"{title}, {name}", best_of(rows, clock), "fused AdamW")
+        count = sum(t.numel() * t.element_size() for t in kept)
+        print(f"{name:<34}{count / size:>10.2f} bytes of state a weight")
     alone = {name: loop.optimizer.step for name, loop in rows.items()}
-    show(f"{title}, the step alone", best_of(alone, device_clock), "fused AdamW")
+    show(f"{where}, the step alone", best_of(alone, device_clock), "fused AdamW")
 
 
 if __name__ == "__main__":
