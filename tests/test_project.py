@@ -160,3 +160,15 @@ def test_addresses_are_of_one_repository():
         for one in re.findall(r"github\.com/(driftrate[\w-]*/[\w-]+)", path.read_text())
     }
     assert found == {"driftrate/driftrate"}
+
+
+def test_nothing_downloads_but_what_the_page_on_security_names():
+    calls = re.compile(
+        r"urlopen|HTTPDownloader|pooch\.\w+\(|fetch_\w+\(|hf_hub|torch\.hub"
+    )
+    home = ROOT / "src" / "driftrate"
+    found = {
+        str(path.relative_to(home)) for path in home.rglob("*.py") if calls.search(path.read_text())
+    }
+    assert found == {"data/cytometry.py", "race/_public.py", "race/networks/digits.py"}
+    assert "These three, and no other" in (ROOT / "SECURITY.md").read_text()
