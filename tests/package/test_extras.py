@@ -69,13 +69,14 @@ LOOPS = ("module_child.py", "prepared_child.py", "trainer_child.py")
 COMMANDS = {"paper": ["reproduce", "--help"], "race": ["race", "synthetic:walk", "--check"]}
 
 
-def run(executable, *arguments, **variables):
+def run(executable, *arguments, folder=None, **variables):
     # A backend that the caller has chosen is none of the extra's.
     environment = {k: v for k, v in os.environ.items() if k not in ("KERAS_BACKEND", "PYTHONPATH")}
     environment |= variables
     command = [str(executable), *arguments]
+    place = folder or executable.parent
     return subprocess.run(
-        command, env=environment, cwd=executable.parent, capture_output=True, text=True, check=False
+        command, env=environment, cwd=place, capture_output=True, text=True, check=False
     )
 
 
@@ -129,8 +130,8 @@ def test_the_loops_of_others_run_with_their_extra_alone(wheel, unpacked, environ
 @pytest.mark.slow
 def test_the_site_is_built_with_its_extra_alone(wheel, unpacked, environment, tmp_path):
     executable = environment(f"{wheel}[docs]")
-    site = ["build", "--strict", "--config-file", str(unpacked / "mkdocs.yml")]
-    quiet = {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(unpacked / "src")}
-    done = run(executable, "-m", "mkdocs", *site, "--site-dir", str(tmp_path / "site"), **quiet)
+    command = ["-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    quiet = {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": "src"}  # as `make docs` does
+    done = run(executable, *command, folder=unpacked, **quiet)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "site" / "index.html").exists()
