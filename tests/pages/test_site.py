@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -29,6 +30,12 @@ def site(tmp_path_factory):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return out
+
+
+def read_setting(name):
+    """Return a setting of mkdocs.yml that is one word."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return re.search(rf"^{name}: (\S+)$", text, re.MULTILINE)[1]
 
 
 class Page(HTMLParser):
@@ -105,6 +112,29 @@ class TestBuilt:
         short = {tag for tag in tags if len(tag) == 1}
         assert short <= set("abipgsu")
         assert [tag for tag in tags if not re.fullmatch(r"[a-z][a-z0-9-]*", tag)] == []
+
+    def test_an_address_that_leads_nowhere_shows_the_way(self, site):
+        page = Page((site / "404.html").read_text(encoding="utf-8"))
+        base = urlsplit(read_setting("site_url")).path
+        ours = [link for link in page.links if not urlsplit(link).scheme and link[0] != "#"]
+        assert base + "choose.html" in ours
+        for link in [*ours, *page.loads]:
+            assert link.startswith(base)
+            assert (site / unquote(urlsplit(link).path).removeprefix(base)).exists()
+
+
+class TestSources:
+    def test_the_site_is_where_the_package_says(self):
+        urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        urls = urls["project"]["urls"]
+        assert read_setting("site_url") == urls["Documentation"]
+        assert read_setting("repo_url") == urls["Source"]
+
+    @pytest.mark.parametrize("page", ["index.md", "paper.md", "statements.md"])
+    def test_the_paper_is_a_link(self, page):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert "https://proceedings.mlr.press/v202/fahrbach23a.html" in text
+        assert "https://arxiv.org/abs/2303.15634" in text
 
     def test_every_page_of_docs_is_in_the_navigation(self):
         text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
