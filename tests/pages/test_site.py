@@ -14,6 +14,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "docs/_site"))  # what makes the pages is no package
+
+import gallery  # noqa: E402
+import reference  # noqa: E402
+
 # One of each kind at both widths, in the dark too; all others once.
 KINDS = {"index", "choose", "play", "gallery", "lost", "paper", "networks", "pursuit_bound"}
 KINDS |= {"reference/driftrate", "guide_torch"}
@@ -70,6 +75,18 @@ class TestBuilt:
             anchors |= Page(path.read_text(encoding="utf-8")).anchors
         names = (ROOT / "tests" / "public_names.txt").read_text().split()
         assert [name for name in names if name not in anchors] == []
+
+    def test_every_name_is_told_as_what_it_is(self, site):
+        bare, modules = [], []
+        for path in (site / "reference").glob("driftrate*.html"):
+            text = path.read_text(encoding="utf-8")
+            for part in re.split(r'<div class="doc doc-object doc-', text)[1:]:
+                heading = re.search(r'<h\d id="(driftrate\.[\w.]+)"', part)
+                if heading:
+                    words = re.sub(r"<(pre|details)\b.*?</\1>", "", part, flags=re.DOTALL)
+                    modules += [heading[1]] * part.startswith("module")
+                    bare += [heading[1]] * ("<p>" not in words)
+        assert (bare, modules) == ([], [])
 
     def test_every_link_and_anchor_leads_somewhere(self, site):
         whole = pages(site)
@@ -129,6 +146,31 @@ class TestSources:
         urls = urls["project"]["urls"]
         assert read_setting("site_url") == urls["Documentation"]
         assert read_setting("repo_url") == urls["Source"]
+
+    @pytest.mark.parametrize(
+        ("room", "name", "wanted"),
+        [
+            ("driftrate", "simulate", "driftrate.simulation.simulate.simulate"),
+            ("driftrate.race", "contestants", "driftrate.race.contestants.contestants"),
+            ("driftrate.race", "Cell", "driftrate.race.Cell"),
+            ("driftrate.torch", "attach", "driftrate.torch.attach"),
+        ],
+    )
+    def test_a_function_is_not_taken_for_the_module_that_holds_it(self, room, name, wanted):
+        rooms = reference.names(ROOT / "tests" / "public_names.txt")
+        assert f"::: {wanted}" in reference.written(rooms, room, name)
+
+    def test_the_command_of_an_example_is_not_part_of_its_description(self):
+        text = gallery.page(ROOT / "examples", ROOT / "docs" / "images")
+        told = re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE)  # all but the sources
+        assert "python examples/" in text
+        assert "examples/follow_in_fit.py" in told
+        assert re.findall(r"^.*python .*$", told, re.MULTILINE) == []
+
+    def test_names_that_are_no_functions_are_described(self):
+        for module, name in (("estimate/detectors", "DETECTORS"), ("race/cell", "CURVE_POINTS")):
+            text = (ROOT / "src/driftrate" / f"{module}.py").read_text(encoding="utf-8")
+            assert re.search(rf'^{name} = .*\n"""', text, re.MULTILINE)
 
     @pytest.mark.parametrize("page", ["index.md", "paper.md", "statements.md"])
     def test_the_paper_is_a_link(self, page):
