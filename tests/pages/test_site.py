@@ -207,6 +207,12 @@ class TestInABrowser:
                 if name in KINDS:
                     visit.keep(f"site-{name.replace('/', '-')}", tmp_path)
 
+    def test_code_is_read_without_scrolling_where_there_is_room(self, site, visit):
+        hidden = "[...document.querySelectorAll('pre code')].filter(c => c.clientWidth"
+        hidden += " && c.scrollWidth > c.clientWidth + 1).map(c => c.innerText.slice(0, 60))"
+        for path in sorted(site.glob("*.html")) if visit.width > 1000 else []:
+            assert (path.name, visit.open(path).evaluate(hidden)) == (path.name, [])
+
     def test_the_fonts_are_those_of_the_site(self, site, visit):
         page = alone(visit, site / "pursuit_bound.html")
         page.evaluate("document.fonts.ready")
