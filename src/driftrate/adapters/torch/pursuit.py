@@ -46,15 +46,18 @@ class Moved(NamedTuple):
 
 
 class Pursuit(torch.optim.Optimizer):
-    r"""Steps that follow a moving target, with a rate a tensor that finds itself.
+    """Steps that follow a moving target, with a rate a tensor that finds itself.
 
-    A fast point takes the steps of an AdaGrad that forgets, $v \leftarrow kv + g^2$, without
-    momentum: $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ of the
-    tensor's first weights and by a rate $c$ that follows the derivative of the loss by its own
-    logarithm over the last 300 steps: $\log c$ moves against $\langle g, h\rangle$, $h$ the trail
-    of the tensor's own steps. The weights lie between the fast point and its slow average, a share
-    of the way back that follows its own derivative: none while the target moves. Steps are added to
-    the weights, so that weights that are loaded, decayed or drawn anew in between stay as they are.
+    A fast point takes the steps of an AdaGrad that forgets, without momentum,
+
+        v ← k v + g²,    Δ = -lr · 0.3 · s · c · g/√v,
+
+    measured by the size s of the tensor's first weights and by a rate c that follows the derivative
+    of the loss by its own logarithm over the last 300 steps: log c moves against ⟨g, h⟩, h the
+    trail of the tensor's own steps. The weights lie between the fast point and its slow average, a
+    share of the way back that follows its own derivative: none while the target moves. Steps are
+    added to the weights, so that weights that are loaded, decayed or drawn anew in between stay as
+    they are.
 
     Args:
         params: What is trained: an iterable of parameters or of groups.
