@@ -75,3 +75,24 @@ def visit(chromium, request):
     found = Visit(chromium, request.param)
     yield found
     found.context.close()
+
+
+@pytest.fixture(scope="session")
+def playground(tmp_path_factory):
+    """The playground in a file."""
+    from driftrate.playground import build
+
+    path = tmp_path_factory.mktemp("playground") / "index.html"
+    path.write_text(build(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def page(visit, playground):
+    """The playground, as it is met first; nothing fails, is asked for or hangs over."""
+    page = visit.open(playground)
+    page.wait_for_function("page.history.head > 50")
+    yield page
+    assert visit.errors == []
+    assert visit.requests == [playground.as_uri()]
+    assert visit.overhang() <= 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from playground_twin import LEARNERS, Draws, run
+from playground_visit import shared
 
 import driftrate as dr
 
@@ -39,21 +40,11 @@ PLAY = """([settings, names, steps, draws]) => {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The page in a file."""
-    from driftrate.playground import build
-
-    path = tmp_path_factory.mktemp("playground") / "index.html"
-    path.write_text(build(), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def engine(chromium, made):
+def engine(chromium, playground):
     """A page whose world can be run with any settings and draws; nothing is played in it."""
     context = chromium.new_context(reduced_motion="reduce")
     page = context.new_page()
-    page.goto(f"{made.as_uri()}#path=yours")
+    page.goto(f"{playground.as_uri()}#path=yours")
     yield page
     context.close()
 
@@ -122,16 +113,6 @@ def test_the_page_s_world_has_the_library_s_law(name, rule, batch, dim, engine):
 
 
 class TestPage:
-    @pytest.fixture
-    def page(self, visit, made):
-        """The page, as it is met first."""
-        page = visit.open(made)
-        page.wait_for_function("page.history.head > 50")
-        yield page
-        assert visit.errors == []
-        assert visit.requests == [made.as_uri()]
-        assert visit.overhang() <= 0
-
     def test_it_draws_and_plays(self, page, visit, tmp_path):
         for canvas in ("picture", "rates", "learning", "regret"):
             assert page.evaluate(COLOURS, canvas) > 20, canvas
@@ -183,7 +164,7 @@ class TestPage:
         page.wait_for_function("page.history.head === STEPS")
         assert regret("constant") is None or not regret("constant") < 1e6
 
-    def test_an_address_restores_what_was_shared(self, page, visit, made):
+    def test_an_address_restores_what_was_shared(self, page, visit, playground):
         page.evaluate("play(false)")
         page.locator("#path-drift").locator("..").click()
         page.locator("#noise").press("ArrowRight")
@@ -203,7 +184,7 @@ class TestPage:
         assert other.evaluate("page.playing") is False
         assert other.locator("#rule-adam button").get_attribute("aria-pressed") == "false"
         assert other.locator("#path-drift").is_checked()
-        assert address.startswith(f"{made.as_uri()}#path=drift")
+        assert address.startswith(f"{playground.as_uri()}#path=drift")
 
     def test_what_to_try_is_an_address(self, page):
         for link in page.locator("#tries a").all():
@@ -332,12 +313,6 @@ class TestPage:
         assert page.evaluate("asked") <= 2
 
 
-def shared(page):
-    """Return the address, once it is that of what is shown."""
-    page.wait_for_function("location.hash.slice(1) === address(!page.playing && page.step > 0)")
-    return page.evaluate("location.href")
-
-
 COLOURS = """id => {
   const canvas = document.getElementById(id);
   const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -355,16 +330,16 @@ INKED = """([id, name]) => {
 SHOWN = """[page.raw, page.path, page.seed, [...page.off], Math.floor(page.step)]"""
 
 
-def opened(chromium, made, **options):
+def opened(chromium, playground, **options):
     context = chromium.new_context(viewport={"width": 390, "height": 844}, **options)
     page = context.new_page()
-    page.goto(made.as_uri())
+    page.goto(playground.as_uri())
     page.wait_for_function("page.history.head > 50")
     return page
 
 
-def test_a_finger_moves_the_target(chromium, made):
-    page = opened(chromium, made, has_touch=True, is_mobile=True)
+def test_a_finger_moves_the_target(chromium, playground):
+    page = opened(chromium, playground, has_touch=True, is_mobile=True)
     page.locator("#path-yours").locator("..").tap()
     page.locator("#picture").scroll_into_view_if_needed()
     box = page.locator("#picture").bounding_box()
@@ -388,8 +363,8 @@ def test_a_finger_moves_the_target(chromium, made):
     page.context.close()
 
 
-def test_less_motion_shows_the_end_at_rest(chromium, made):
-    page = opened(chromium, made, reduced_motion="reduce")
+def test_less_motion_shows_the_end_at_rest(chromium, playground):
+    page = opened(chromium, playground, reduced_motion="reduce")
     page.wait_for_function("page.history.head === STEPS")
     assert page.evaluate("[page.playing, page.step === STEPS - 1]") == [False, True]
     page.wait_for_timeout(100)
@@ -397,10 +372,10 @@ def test_less_motion_shows_the_end_at_rest(chromium, made):
     page.context.close()
 
 
-def test_the_dark_is_dark(chromium, made):
+def test_the_dark_is_dark(chromium, playground):
     shades = {}
     for scheme in ("light", "dark"):
-        page = opened(chromium, made, color_scheme=scheme)
+        page = opened(chromium, playground, color_scheme=scheme)
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         shades[scheme] = sum(int(part) for part in colour[4:-1].split(","))
         style = "getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
@@ -418,9 +393,9 @@ def test_the_dark_is_dark(chromium, made):
         "path=yours&drawn=0.a_b..c&off=all",
     ],
 )
-def test_an_address_that_says_nothing_does_no_harm(words, made, visit):
+def test_an_address_that_says_nothing_does_no_harm(words, playground, visit):
     page = visit.page
-    page.goto(f"{made.as_uri()}#{words}")
+    page.goto(f"{playground.as_uri()}#{words}")
     page.wait_for_function("page.history.head > 0")
     assert page.evaluate("page.path in PATHS && page.step < STEPS")
     assert page.evaluate("Object.values(settings()).every(value => value === value)")

@@ -31,7 +31,6 @@ const TRIES = [
   ["move it yourself", "path=yours"],
 ];
 const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
-const REST = 400;                                // milliseconds between two addresses at least
 const STORIES = {
   rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
   jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
@@ -59,62 +58,6 @@ const page = {
 function settings() {
   const values = Object.entries(SLIDERS).map(([name, one]) => [name, one.value(page.raw[name])]);
   return { ...Object.fromEntries(values), path: page.path, seed: page.seed, drawn: page.drawn };
-}
-
-// The address.
-function address(withStep) {
-  const words = [];
-  if (page.path !== "jumps") words.push(`path=${page.path}`);
-  for (const [name, one] of Object.entries(SLIDERS)) {
-    if (page.raw[name] !== one.start) words.push(`${name}=${Number(one.value(page.raw[name]).toPrecision(3))}`);
-  }
-  if (page.seed !== 1) words.push(`seed=${page.seed}`);
-  if (page.off.size) words.push(`off=${[...page.off].join(",")}`);
-  if (page.path === "yours" && page.drawn.length) words.push(`drawn=${packed(page.drawn)}`);
-  if (withStep) words.push(`step=${Math.floor(page.step)}`);
-  return words.join("&");
-}
-
-function remember() {
-  const k = page.best;
-  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step) + 1} of ${STEPS}`
-    + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
-  for (const one of document.querySelectorAll("#tries a")) {
-    one.setAttribute("aria-current", one.hash.slice(1) === address(false));
-  }
-  // Some browsers refuse more than a hundred addresses in half a minute: a drag waits its turn.
-  clearTimeout(page.due);
-  const wait = page.written + REST - performance.now();
-  if (wait > 0) page.due = setTimeout(write, wait); else write();
-}
-
-function write() {
-  const text = address(!page.playing && page.step > 0);
-  if (location.hash.slice(1) === text) return;
-  history.replaceState(null, "", text ? `#${text}` : location.pathname);
-  page.written = performance.now();
-}
-
-function restore() {
-  const told = new URLSearchParams(location.hash.slice(1));
-  page.path = told.get("path") in PATHS ? told.get("path") : "jumps";
-  for (const [name, one] of Object.entries(SLIDERS)) {
-    const wanted = told.has(name) ? Number(told.get(name)) : NaN;
-    page.raw[name] = one.start;
-    if (Number.isNaN(wanted)) continue;
-    // The place of the slider whose value is nearest.
-    let near = Infinity;
-    for (let raw = one.low; raw <= one.high; raw++) {
-      const far = Math.abs(one.value(raw) - wanted);
-      if (far < near) { near = far; page.raw[name] = raw; }
-    }
-  }
-  page.seed = Math.min(Math.max(Math.floor(Number(told.get("seed"))) || 1, 1), 1e6);
-  page.off = new Set((told.get("off") || "").split(",").filter(name => NAMES.includes(name)));
-  page.drawn = unpacked(told.get("drawn"));
-  page.step = Math.min(Math.max(Math.floor(Number(told.get("step"))) || 0, 0), STEPS - 1);
-  if (still && !told.has("step") && page.path !== "yours") page.step = STEPS - 1;
-  page.playing = !still && !told.has("step");
 }
 
 // What follows from a change: the run begins anew, up to the step that is shown.
@@ -189,22 +132,6 @@ function frame(now) {
   page.frames++;
   requestAnimationFrame(frame);
 }
-
-// The target under the hand, until a step.
-function hold(to) {
-  if (!page.pointer || to <= Math.floor(page.step)) return;
-  const { drawn } = page, [x, y] = page.pointer, end = drawn[drawn.length - 1];
-  const from = Math.floor(page.step);
-  if (end && to <= end[0]) return;
-  const [px, py] = drawnAt(drawn, from);
-  if (Math.hypot(px - x, py - y) < .01) return;
-  if (!end || end[0] < from) drawn.push([from, round(px), round(py)]);
-  drawn.push([to, round(x), round(y)]);
-  const path = page.history.world.path;
-  for (let t = from; t < STEPS; t++) [path[2 * t], path[2 * t + 1]] = drawnAt(drawn, t);
-}
-
-function round(value) { return Math.round(100 * value) / 100; }
 
 function draw() {
   const { history: run, colours } = page;
@@ -380,48 +307,6 @@ function listen() {
   window.addEventListener("resize", () => { page.stale = true; });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   hand($("picture"));
-}
-
-// Drawing by mouse, finger or arrow keys.
-function hand(canvas) {
-  const place = event => {
-    const box = canvas.getBoundingClientRect();
-    return [page.map.x(event.clientX - box.left), page.map.y(event.clientY - box.top)];
-  };
-  const take = at => {
-    page.pointer = at;
-    if (page.step >= STEPS - 1) page.step = 0;    // as play does at the end
-    // What comes after this step is drawn anew, and a run that is past it begins again.
-    const from = Math.floor(page.step), later = page.drawn.some(one => one[0] > from);
-    if (later) {
-      page.drawn = [...page.drawn.filter(one => one[0] < from), [from, ...drawnAt(page.drawn, from).map(round)]];
-    }
-    if (later || page.history.head > from + 1) page.history.begin(settings());
-    $("hint").hidden = true;
-    if (!page.playing) play(true);
-  };
-  canvas.addEventListener("pointerdown", event => {
-    if (page.path !== "yours") return;
-    canvas.setPointerCapture(event.pointerId);
-    take(place(event));
-  });
-  canvas.addEventListener("pointermove", event => { if (page.pointer && event.buttons) page.pointer = place(event); });
-  for (const end of ["pointerup", "pointercancel"]) {
-    canvas.addEventListener(end, () => { page.pointer = null; remember(); });
-  }
-  const ways = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-  canvas.addEventListener("keydown", event => {
-    const way = ways[event.key];
-    if (!way || page.path !== "yours") return;
-    event.preventDefault();
-    const [x, y] = drawnAt(page.drawn, page.step);
-    take([x + .3 * way[0], y + .3 * way[1]]);
-    // At once: the key may be up again before the next frame.
-    hold(Math.floor(page.step) + 1);
-    page.step = Math.min(Math.floor(page.step) + 1, STEPS - 1);
-    page.pointer = null;
-    remember();
-  });
 }
 
 furnish();
