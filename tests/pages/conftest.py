@@ -87,6 +87,16 @@ def playground(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def engine(chromium, playground):
+    """A page whose world can be run with any settings and draws; nothing is played in it."""
+    context = chromium.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"{playground.as_uri()}#path=yours")
+    yield page
+    context.close()
+
+
 @pytest.fixture
 def page(visit, playground):
     """The playground, as it is met first; nothing fails, is asked for or hangs over."""

@@ -39,16 +39,6 @@ PLAY = """([settings, names, steps, draws]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def engine(chromium, playground):
-    """A page whose world can be run with any settings and draws; nothing is played in it."""
-    context = chromium.new_context(reduced_motion="reduce")
-    page = context.new_page()
-    page.goto(f"{playground.as_uri()}#path=yours")
-    yield page
-    context.close()
-
-
 CASES = {
     "jumps": {},
     "runaway": {"path": "runaway", "noise": 0.3},
@@ -127,7 +117,7 @@ class TestPage:
         [
             ("noise", "noise", "Home", "σ = 0"),
             ("batch", "batch", "End", "256 rows"),
-            ("dim", "dim", "ArrowRight", "8 weights"),
+            ("dim", "dim", "ArrowRight", "8"),
             ("speed", "speed", "ArrowLeft", "0.95 a jump"),
             ("rate", "rate", "ArrowRight", "0.11"),
             ("adam", "adam", "End", "1"),

@@ -13,7 +13,7 @@ const SLIDERS = {
   speed: { low: -10, high: 7, value: raw => 10 ** (raw / 10), start: 0 },
   noise: { low: 0, high: 40, value: raw => raw / 10, start: 15, say: v => `\u03c3 = ${number(v)}` },
   batch: { low: 1, high: 8, value: raw => 2 ** raw, start: 4, say: v => `${v} rows` },
-  dim: { low: 0, high: 3, value: raw => DIMENSIONS[raw], start: 0, say: v => `${v} weights` },
+  dim: { low: 0, high: 3, value: raw => DIMENSIONS[raw], start: 0, say: String },
   rate: { low: -50, high: 6, value: raw => 10 ** (raw / 20), start: -20, say: number },
   adam: { low: -60, high: 0, value: raw => 10 ** (raw / 20), start: -26, say: number },
 };
@@ -45,6 +45,7 @@ const STORIES = {
 const LEARNING = [
   { value: 0, say: "0" }, { value: .1, say: "0.1" }, { value: .5, say: "0.5", words: "halves the error" },
   { value: 1, say: "1", strong: true, words: "overshoots above" }, { value: 2, say: "2" },
+  { value: 5, say: "5" }, { value: 10, say: "10" },
 ];
 const $ = id => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -148,14 +149,16 @@ function draw() {
   const marks = [];
   if (page.path === "jumps") for (let t = EVERY; t < STEPS; t += EVERY) marks.push(t);
   const span = Math.max(step, Math.min(run.known, STEPS) - 1);
-  const [lowRate] = extent(shown.map(({ k }) => run.rates[k]), span);
-  const low = Math.min(Math.max(.7 * lowRate, 1e-4), .02);
-  chart($("rates"), line("rates"), step, decades(low, 2), logarithmic(low, 2), colours, marks);
+  const far = kind => extent(shown.map(({ k }) => run[kind][k]), span);
+  const [lowRate, highRate] = far("rates");
+  const low = Math.min(Math.max(.7 * lowRate, 1e-5), .02), top = Math.min(Math.max(1.2 * highRate, 2), 20);
+  chart($("rates"), line("rates"), step, decades(low, top), logarithmic(low, top), colours, marks);
   // Between a straight and a logarithmic scale: small ones are seen, and 0 is there.
-  chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / 2), colours, marks);
-  const [, ...ends] = extent(shown.map(({ k }) => run.regret[k]), span);
-  // The best ones are told apart, and what is a thousand times worse leaves the picture.
-  const high = 1.5 * Math.min(ends[0], 2000 * ends[1]), floor = Math.max(Math.min(ends[1] / 6, high / 100), 1e-3);
+  const most = Math.min(Math.max(1.05 * far("learning")[1], 2), 10);
+  chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / most), colours, marks);
+  // From the first loss on; what is a thousand times worse than the best leaves the picture.
+  const [least, worst, end] = far("regret");
+  const high = 1.5 * Math.min(worst, 2000 * end), floor = Math.max(.8 * least, 1e-6 * high);
   chart($("regret"), line("regret", "error"), step, decades(floor, high), logarithmic(floor, high), colours, marks);
   page.map = chase($("picture"), look(shown, step), colours);
   $("time").value = step; $("time").setAttribute("aria-valuetext", `step ${step}`);
@@ -173,13 +176,16 @@ function draw() {
 // Where one rate is pointed at, the others step back.
 function faded(name) { return page.hot && page.hot !== name ? .15 : 1; }
 
-function number3(value) { return value >= 100 ? String(Math.round(value)) : value.toPrecision(3); }
+function number3(value) {
+  if (value >= 1e5) return value.toExponential(1).replace("+", "");
+  return value >= 100 ? String(Math.round(value)) : value.toPrecision(3);
+}
 
 // The least value above 0, the largest, and the least of the last ones.
 function extent(columns, step) {
   let low = Infinity, high = 0, end = Infinity;
   for (const column of columns) {
-    for (let t = 0; t <= step; t += 7) {
+    for (let t = 0; t <= step; t++) {
       const v = column[t];
       if (v > 0) { if (v < low) low = v; if (v > high && v < 1e30) high = v; }
     }
