@@ -40,6 +40,10 @@ HEIGHTS = """id => {
   chart = plain;
   return [low, high];
 }"""
+PLACES = """[...document.querySelectorAll("canvas, fieldset, input, output, .rule")].map(one => {
+  const { x, y, height } = one.getBoundingClientRect();
+  return [one.id || one.className || one.tagName, x + scrollX, y + scrollY, height].join(" ");
+}).join()"""
 
 
 def test_no_word_is_cut_off(engine):
@@ -62,3 +66,15 @@ def test_no_rate_lies_beside_its_chart(engine, words):
     shown(engine, f"{words}step=1999")
     low, high = engine.evaluate(HEIGHTS, "rates")
     assert 0 < low < high < 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_leaps_when_the_target_changes(width, engine):
+    """Where everything is on the page is the same for all paths, also while they are played."""
+    engine.set_viewport_size({"width": width, "height": 900})
+    places = {}
+    for path in engine.evaluate("Object.keys(PATHS)"):
+        for step in (0, 700):
+            shown(engine, f"path={path}&step={step}")
+            places[path, step] = engine.evaluate(PLACES)
+    assert len(set(places.values())) == 1, places

@@ -259,6 +259,12 @@ function furnish() {
     return `<div class="rule" id="rule-${name}" style="--c: var(--${name})"><button type="button" aria-pressed="true">
       <i></i><b>${title}</b><data id="regret-${name}"></data><small>${told}</small></button>${own}</div>`;
   }).join("");
+  // Each story holds its place, so that none moves what is below.
+  for (const story of Object.values(STORIES)) {
+    const place = document.createElement("p");
+    place.textContent = story; place.ariaHidden = "true";
+    $("stories").append(place);
+  }
   $("tries").innerHTML = TRIES.map(([say, hash]) => `<a href="#${hash}">${say}</a>`).join("");
   for (const [name, one] of Object.entries(SLIDERS)) {
     Object.assign($(name), { min: one.low, max: one.high, step: 1 });
