@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def shared(page):
     """Return the address, once it is that of what is shown."""
-    page.wait_for_function("location.hash.slice(1) === address(!page.playing && page.step > 0)")
+    page.wait_for_function("location.hash.slice(1) === address(!page.playing)")
     return page.evaluate("location.href")
 
 

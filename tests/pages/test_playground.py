@@ -154,42 +154,6 @@ class TestPage:
         page.wait_for_function("page.history.head === STEPS")
         assert regret("constant") is None or not regret("constant") < 1e6
 
-    def test_an_address_restores_what_was_shared(self, page, visit, playground):
-        page.evaluate("play(false)")
-        page.locator("#path-drift").locator("..").click()
-        page.locator("#noise").press("ArrowRight")
-        page.locator("#rule-adam button").click()
-        page.evaluate("play(false)")
-        page.wait_for_function("page.history.head === STEPS")
-        page.locator("#time").fill("777")
-        address = shared(page)
-        page.wait_for_timeout(100)
-        shown, regret = page.evaluate(SHOWN), page.evaluate("page.history.regret.map(r => r[777])")
-        other = visit.context.new_page()
-        other.goto(address)
-        other.wait_for_function("page.history.head > 800")
-        other.wait_for_timeout(100)
-        assert other.evaluate(SHOWN) == shown
-        assert other.evaluate("page.history.regret.map(r => r[777])") == regret
-        assert other.evaluate("page.playing") is False
-        assert other.locator("#rule-adam button").get_attribute("aria-pressed") == "false"
-        assert other.locator("#path-drift").is_checked()
-        assert address.startswith(f"{playground.as_uri()}#path=drift")
-
-    def test_what_to_try_is_an_address(self, page):
-        for link in page.locator("#tries a").all():
-            link.click()
-            page.wait_for_selector(
-                f"#tries a[href='{link.get_attribute('href')}'][aria-current=true]"
-            )
-            told = dict(
-                word.split("=") for word in link.get_attribute("href")[1:].split("&") if word
-            )
-            now = page.evaluate("({...page.raw, ...settings()})")
-            for name, value in told.items():
-                wanted = value if name == "path" else pytest.approx(float(value), rel=0.02)
-                assert now[name] == wanted
-
     def test_space_plays_and_pauses(self, page):
         play = page.locator("#play")
         assert play.get_attribute("aria-label") == "Pause"
@@ -282,25 +246,13 @@ class TestPage:
         assert found == pytest.approx(wanted, rel=1e-6)
 
     def test_a_path_that_is_drawn_at_the_end_begins_again(self, page):
-        page.evaluate("location.hash = 'path=yours&step=1999'")
+        page.evaluate("location.hash = 'path=yours&step=2000'")
         page.wait_for_function("page.step === STEPS - 1")
         page.evaluate("page.history.compute(STEPS, Infinity)")
         page.locator("#picture").press("ArrowUp")
         assert page.evaluate("page.step") < 100
         assert page.evaluate("page.drawn.length") == 2
         assert page.evaluate("page.history.head < STEPS")
-
-    def test_a_drag_asks_for_few_addresses(self, page):
-        """A browser may refuse more than a hundred in half a minute."""
-        page.evaluate("""
-          window.asked = 0;
-          const plain = history.replaceState.bind(history);
-          history.replaceState = (...given) => { asked++; plain(...given); };
-          play(false);
-          for (let step = 0; step < 300; step++) show(step);
-        """)
-        assert shared(page).endswith("step=299")
-        assert page.evaluate("asked") <= 2
 
 
 COLOURS = """id => {
@@ -317,7 +269,6 @@ INKED = """([id, name]) => {
   const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   return new Uint32Array(image.data.buffer).filter(pixel => pixel === colour).length;
 }"""
-SHOWN = """[page.raw, page.path, page.seed, [...page.off], Math.floor(page.step)]"""
 
 
 def opened(chromium, playground, **options):
@@ -373,20 +324,3 @@ def test_the_dark_is_dark(chromium, playground):
         page.context.close()
     assert shades["dark"] < 150
     assert shades["light"] > 600
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "noise=much&batch=-3&dim=7",
-        "path=nowhere&seed=x&step=1e9",
-        "path=yours&drawn=0.a_b..c&off=all",
-    ],
-)
-def test_an_address_that_says_nothing_does_no_harm(words, playground, visit):
-    page = visit.page
-    page.goto(f"{playground.as_uri()}#{words}")
-    page.wait_for_function("page.history.head > 0")
-    assert page.evaluate("page.path in PATHS && page.step < STEPS")
-    assert page.evaluate("Object.values(settings()).every(value => value === value)")
-    assert visit.errors == []

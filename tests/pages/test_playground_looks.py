@@ -57,13 +57,13 @@ def test_no_word_is_cut_off(engine):
 
 @pytest.mark.parametrize("words", ["", "path=rest&noise=0&", "path=runaway&", "rate=1.26&"])
 def test_no_regret_lies_below_its_chart(engine, words):
-    shown(engine, f"{words}step=1999")
+    shown(engine, f"{words}step=2000")
     assert 0 < engine.evaluate(HEIGHTS, "regret")[0] < 0.1
 
 
 @pytest.mark.parametrize("words", ["batch=2&dim=32&", "adam=1&", "rate=2&batch=2&"])
 def test_no_rate_lies_beside_its_chart(engine, words):
-    shown(engine, f"{words}step=1999")
+    shown(engine, f"{words}step=2000")
     low, high = engine.evaluate(HEIGHTS, "rates")
     assert 0 < low < high < 1
 

@@ -16,7 +16,7 @@ function address(withStep) {
 
 function remember() {
   const k = page.best;
-  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step) + 1} of ${STEPS}`
+  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step)} of ${STEPS - 1}`
     + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
   for (const one of document.querySelectorAll("#tries a")) {
     one.setAttribute("aria-current", one.hash.slice(1) === address(false));
@@ -28,7 +28,7 @@ function remember() {
 }
 
 function write() {
-  const text = address(!page.playing && page.step > 0);
+  const text = address(!page.playing);
   if (location.hash.slice(1) === text) return;
   history.replaceState(null, "", text ? `#${text}` : location.pathname);
   page.written = performance.now();

@@ -111,27 +111,30 @@ function frame(now) {
   const passed = Math.min(now - last, 50);
   last = now;
   const live = page.path === "yours";
-  const most = live ? Math.min(Math.floor(page.step) + 8, STEPS) : STEPS;
   if (page.playing) {
     const to = page.step + PACE * passed / 1000;
     if (live) hold(Math.min(Math.floor(to), STEPS - 1));
-    // No further than is known, which is old news while a run begins anew.
-    page.step = Math.min(to, Math.max(run.head - 1, Math.min(to, run.known - 1), 0));
-    if (live) page.step = Math.min(to, STEPS - 1);
+    // No further than is known, which is old news while a run begins anew; who is ahead waits.
+    page.step = live ? Math.min(to, STEPS - 1) : Math.max(page.step, Math.min(to, run.known - 1));
     if (page.step >= STEPS - 1) play(false);
     page.stale = true;
   }
-  const until = live ? Math.min(Math.floor(page.step) + 1, STEPS) : most;
+  const until = reach() + 1;
   if (run.head < until) {
-    const before = run.head;
     run.compute(until, BUDGET);
-    if (before <= page.step) page.stale = true;
+    page.stale = true;                            // charts have room for all that is known
   }
   if (page.stale) { draw(); page.stale = false; }
   // When the first picture was there, from the start of the visit.
   if (page.first === null && run.head > 1) page.first = performance.now();
   page.frames++;
   requestAnimationFrame(frame);
+}
+
+// The last step that is computed; of a path by hand, none that is not drawn yet.
+function reach() {
+  const { drawn } = page, end = drawn.length ? drawn[drawn.length - 1][0] : 0;
+  return page.path === "yours" ? Math.max(Math.floor(page.step), end) : STEPS - 1;
 }
 
 function draw() {
@@ -147,8 +150,8 @@ function draw() {
     alpha: faded(name),
   }));
   const marks = [];
-  if (page.path === "jumps") for (let t = EVERY; t < STEPS; t += EVERY) marks.push(t);
-  const span = Math.max(step, Math.min(run.known, STEPS) - 1);
+  if (page.path === "jumps") for (let t = EVERY; t < STEPS - 1; t += EVERY) marks.push(t);
+  const span = Math.max(step, Math.min(run.known - 1, reach()));
   const far = kind => extent(shown.map(({ k }) => run[kind][k]), span);
   const [lowRate, highRate] = far("rates");
   const low = Math.min(Math.max(.7 * lowRate, 1e-5), .02), top = Math.min(Math.max(1.2 * highRate, 2), 20);
@@ -162,7 +165,7 @@ function draw() {
   chart($("regret"), line("regret", "error"), step, decades(floor, high), logarithmic(floor, high), colours, marks);
   page.map = chase($("picture"), look(shown, step), colours);
   $("time").value = step; $("time").setAttribute("aria-valuetext", `step ${step}`);
-  $("clock").textContent = `${step + 1} / ${STEPS}`;
+  $("clock").textContent = `${step} / ${STEPS - 1}`;
   let best = Infinity;
   page.best = undefined;
   for (const { k } of shown) if (run.regret[k][step] < best) { best = run.regret[k][step]; page.best = k; }
