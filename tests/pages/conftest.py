@@ -75,3 +75,34 @@ def visit(chromium, request):
     found = Visit(chromium, request.param)
     yield found
     found.context.close()
+
+
+@pytest.fixture(scope="session")
+def playground(tmp_path_factory):
+    """The playground in a file."""
+    from driftrate.playground import build
+
+    path = tmp_path_factory.mktemp("playground") / "index.html"
+    path.write_text(build(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(chromium, playground):
+    """A page whose world can be run with any settings and draws; nothing is played in it."""
+    context = chromium.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"{playground.as_uri()}#path=yours")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def page(visit, playground):
+    """The playground, as it is met first; nothing fails, is asked for or hangs over."""
+    page = visit.open(playground)
+    page.wait_for_function("page.history.head > 50")
+    yield page
+    assert visit.errors == []
+    assert visit.requests == [playground.as_uri()]
+    assert visit.overhang() <= 0

@@ -66,6 +66,12 @@ def test_the_page_is_the_same_whenever_it_is_built():
     assert len(found) == 1
 
 
+def test_the_page_says_which_rule_is_not_the_library_s():
+    assert adam.__name__.startswith("driftrate.playground.")
+    words = " ".join(re.sub(r"<.*?>", "", build().partition("<footer>")[2]).split())
+    assert "driftrate's own code, and Adam, its rival, which was written for this page" in words
+
+
 def test_every_rule_is_in_the_page():
     page = build()
     for name in rules():

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from driftrate.playground.rules import javascript
 
-SCRIPTS = ("random", "batch", "paths", "world", "history", "draw", "page")
+SCRIPTS = ("random", "batch", "paths", "world", "history", "draw", "address", "hand", "page")
 """The scripts of the page, in their order; the rules come before all of them."""
 
 

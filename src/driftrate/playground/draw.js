@@ -43,9 +43,9 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
     pen.beginPath(); pen.moveTo(x(t), height - bottom); pen.lineTo(x(t), height - bottom + 5); pen.stroke();
   }
   pen.textBaseline = "alphabetic"; pen.fillStyle = colours.soft;
-  for (let t = 0; t <= STEPS; t += 500) {
-    pen.textAlign = t === 0 ? "left" : t === STEPS ? "right" : "center";
-    pen.fillText(t === 0 ? "step 0" : t, x(Math.min(t, STEPS - 1)), height - 5);
+  for (let t = 0; t < STEPS; t += 500) {
+    pen.textAlign = t === 0 ? "left" : t === STEPS - 1 ? "right" : "center";
+    pen.fillText(t === 0 ? "step 0" : t, x(t), height - 5);
   }
   pen.save();
   pen.beginPath(); pen.rect(left, top - 2, width - left, height - top - bottom + 4); pen.clip();

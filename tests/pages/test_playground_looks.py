@@ -1,0 +1,80 @@
+"""What is seen of the playground: nothing is cut off, nothing leaps, nothing leaves its chart."""
+
+from __future__ import annotations
+
+import pytest
+from playground_visit import shown
+
+pytestmark = pytest.mark.browser
+CUT = """() => {
+  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, own = node.parentElement;
+    if (!node.data.trim() || own.closest("nav, script") || !own.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const text = range.getBoundingClientRect();
+    for (let box = own; box; box = box.parentElement) {
+      if (getComputedStyle(box).display.startsWith("inline")) continue;
+      const { left, right } = box.getBoundingClientRect();
+      if (text.left < left - 1 || text.right > right + 1) found.push(node.data.trim());
+    }
+  }
+  return found;
+}"""
+WIDTHS = (1280, 1186, 1121, 1000, 720, 390, 356, 320)
+# How far up its chart the lowest and the highest value lie, of those above 0.
+HEIGHTS = """id => {
+  const plain = chart;
+  let low = Infinity, high = 0;
+  chart = (canvas, lines, step, ticks, scale, ...rest) => {
+    for (const { values } of canvas.id === id ? lines : []) {
+      for (let t = 0; t <= step; t++) {
+        if (values[t] > 0) low = Math.min(low, scale(values[t]));
+        if (values[t] > 0) high = Math.max(high, scale(values[t]));
+      }
+    }
+    return plain(canvas, lines, step, ticks, scale, ...rest);
+  };
+  draw();
+  chart = plain;
+  return [low, high];
+}"""
+PLACES = """[...document.querySelectorAll("canvas, fieldset, input, output, .rule")].map(one => {
+  const { x, y, height } = one.getBoundingClientRect();
+  return [one.id || one.className || one.tagName, x + scrollX, y + scrollY, height].join(" ");
+}).join()"""
+
+
+def test_no_word_is_cut_off(engine):
+    """At each width, with the longest of what a label may say."""
+    shown(engine, "path=runaway&rate=0.126&dim=128&noise=0.1&step=0")
+    for width in WIDTHS:
+        engine.set_viewport_size({"width": width, "height": 900})
+        assert engine.evaluate("document.documentElement.scrollWidth") <= width
+        assert engine.evaluate(CUT) == [], width
+
+
+@pytest.mark.parametrize("words", ["", "path=rest&noise=0&", "path=runaway&", "rate=1.26&"])
+def test_no_regret_lies_below_its_chart(engine, words):
+    shown(engine, f"{words}step=2000")
+    assert 0 < engine.evaluate(HEIGHTS, "regret")[0] < 0.1
+
+
+@pytest.mark.parametrize("words", ["batch=2&dim=32&", "adam=1&", "rate=2&batch=2&"])
+def test_no_rate_lies_beside_its_chart(engine, words):
+    shown(engine, f"{words}step=2000")
+    low, high = engine.evaluate(HEIGHTS, "rates")
+    assert 0 < low < high < 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_leaps_when_the_target_changes(width, engine):
+    """Where everything is on the page is the same for all paths, also while they are played."""
+    engine.set_viewport_size({"width": width, "height": 900})
+    places = {}
+    for path in engine.evaluate("Object.keys(PATHS)"):
+        for step in (0, 700):
+            shown(engine, f"path={path}&step={step}")
+            places[path, step] = engine.evaluate(PLACES)
+    assert len(set(places.values())) == 1, places
