@@ -1,11 +1,14 @@
 """The history of quick figures, one file a commit: so that a slower or worse commit is seen.
 
     python benchmarks/history.py              # measure the commit that is imported: two minutes
-    python benchmarks/history.py --compare    # exit 1 if the newest is worse than the one before
+    python benchmarks/history.py --compare    # exit 1 if the newest is worse than one before it
     python benchmarks/history.py --draw       # docs/history.md anew, from what was measured
 
-Files lie in benchmarks/history, named by the day and the hash of the commit. To measure an older
-commit, give its src: PYTHONPATH=elsewhere/src python benchmarks/history.py.
+Files lie in benchmarks/history, named by the day and the hash of the commit; with --folder FOLDER
+they lie there, and the page beside them. To measure an older commit, give its src:
+PYTHONPATH=elsewhere/src python benchmarks/history.py. A loss that is meant is accepted by
+"accepted": "why", written by hand into the figure of the commit that brought it: the figure is
+compared with what is measured from there on.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is there: speed of one core
 
-from history_page import Entry, page, read, worse
+from history_compare import Entry, read, worse
+from history_page import page
 
 import driftrate
 from driftrate._html import write_whole
@@ -54,7 +58,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measure() -> Path:
+def measure(folder: Path) -> Path:
     """Measure the commit that is imported and write its file."""
     from history_measures import imported, measures
 
@@ -65,7 +69,7 @@ def measure() -> Path:
     for one in (*measures(), imported()):
         print(f"{one.value:8.3f} ± {one.error:.3f}  {one.name}, over {one.over}", flush=True)
         found.append(one._asdict())
-    written = FOLDER / f"{committed[:10]}-{commit}.json"
+    written = folder / f"{committed[:10]}-{commit}.json"
     told = {
         "commit": commit,
         "committed": committed,
@@ -73,18 +77,18 @@ def measure() -> Path:
         "machine": machine(),
         "measures": found,
     }
-    FOLDER.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_whole(written, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     return written
 
 
 def compare(entries: list[Entry]) -> int:
-    """Say where the newest commit is worse than the one before; return the exit code."""
+    """Say where the newest commit is worse than those before; return the exit code."""
     if len(entries) < 2:
         print("nothing to compare with")
         return 0
-    complaints = worse(entries[-2], entries[-1])
-    print("\n".join(complaints) or f"{entries[-1].commit} is not worse than {entries[-2].commit}")
+    complaints = worse(entries)
+    print("\n".join(complaints) or f"{entries[-1].commit} is not worse than those before")
     return 1 if complaints else 0
 
 
@@ -93,12 +97,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     told = parser.parse_args()
     if told.compare:
-        return compare(read(FOLDER))
+        return compare(read(told.folder))
     if not told.draw:
-        print(measure())
-    write_whole(PAGE, page(read(FOLDER)))
+        print(measure(told.folder))
+    kept = PAGE if told.folder == FOLDER else told.folder / PAGE.name
+    write_whole(kept, page(read(told.folder)))
     return 0
 
 

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, metadata, packages_distribu
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -87,6 +88,28 @@ def test_every_python_of_the_classifiers_is_tested():
     assert re.findall(r"\d\.\d+", re.search(r"python: \[(.*)\]", text)[1]) == named
 
 
+def test_the_required_checks_are_those_of_a_pull_request():
+    """GitHub waits for ever for a check that no job is named like."""
+    names = set()
+    for path in WORKFLOWS:
+        told = yaml.safe_load(path.read_text())
+        if "pull_request" not in told[True]:  # YAML reads `on` so
+            continue
+        for job in told["jobs"].values():
+            if "if" not in job:
+                pythons = job.get("strategy", {}).get("matrix", {}).get("python", [""])
+                names |= {job["name"].replace("${{ matrix.python }}", one) for one in pythons}
+    wanted = re.search(r"required checks passed:(.*?);", (ROOT / "RELEASING.md").read_text(), re.S)
+    assert set(re.findall(r"`([^`]+)`", wanted[1])) == names
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_torch_comes_without_cuda(path):
+    """The pinned torch of the default registry would bring gigabytes of it."""
+    index = yaml.safe_load(path.read_text()).get("env", {}).get("PIP_EXTRA_INDEX_URL")
+    assert index == "https://download.pytorch.org/whl/cpu"
+
+
 def test_hooks_are_local_and_run_what_is_there():
     text = (ROOT / ".pre-commit-config.yaml").read_text()
     assert re.findall(r"- repo: (\S+)", text) == ["local"]
@@ -96,6 +119,14 @@ def test_hooks_are_local_and_run_what_is_there():
         assert (Path(sys.executable).parent / tool).exists()
     for path in re.findall(r"(tests/\S+\.py)", text):
         assert (ROOT / path).exists()
+
+
+def test_the_hook_checks_the_types_of_all_that_lint_does():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    (pattern,) = (one["files"] for one in hooks if one["id"] == "mypy")
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    for folder in tools["mypy"]["files"]:
+        assert re.match(pattern, f"{folder}/some/file.py")
 
 
 def listed():
@@ -160,3 +191,13 @@ def test_addresses_are_of_one_repository():
         for one in re.findall(r"github\.com/(driftrate[\w-]*/[\w-]+)", path.read_text())
     }
     assert found == {"driftrate/driftrate"}
+
+
+def test_nothing_downloads_but_what_the_page_on_security_names():
+    calls = re.compile(r"urlopen|HTTPDownloader|pooch\.\w+\(|fetch_\w+\(|hf_hub|torch\.hub")
+    home = ROOT / "src" / "driftrate"
+    found = {
+        str(path.relative_to(home)) for path in home.rglob("*.py") if calls.search(path.read_text())
+    }
+    assert found == {"data/cytometry.py", "race/_public.py", "race/networks/digits.py"}
+    assert "These three, and no other" in (ROOT / "SECURITY.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,8 @@ import driftrate
 
 ROOT = Path(__file__).parent.parent.parent
 HOME = "https://github.com/driftrate/driftrate"
+RAW = "https://raw.githubusercontent.com/driftrate/driftrate"
+LINK = re.compile(r"\]\(([^)]+)\)")
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +50,19 @@ def test_the_version_is_the_citations(metadata):
 def test_every_extra_of_the_project_is_offered(metadata):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(metadata.get_all("Provides-Extra")) == set(project["optional-dependencies"])
+
+
+def test_the_readme_points_to_its_own_version_where_no_files_lie_beside_it(metadata):
+    """An index shows it alone: a relative link or picture would lead nowhere."""
+    shown = LINK.findall(metadata.get_payload(decode=True).decode())
+    written = LINK.findall((ROOT / "README.md").read_text())
+    inside = [one for one in written if not one.startswith(("https://", "#"))]
+    assert inside
+    version = driftrate.__version__
+    for one, there in zip(written, shown, strict=True):
+        if one in inside:
+            kind = f"{RAW}/v{version}" if one.endswith(".png") else f"{HOME}/blob/v{version}"
+            assert there == f"{kind}/{one}"
+            assert (ROOT / one.partition("#")[0]).exists(), one
+        else:
+            assert there == one

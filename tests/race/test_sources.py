@@ -198,15 +198,11 @@ def test_a_bundled_public_dataset():
         resolve("river:Nowhere", Reading())
 
 
-def test_a_dataset_that_must_be_downloaded_and_cannot(monkeypatch):
+def test_what_river_would_download_unchecked_is_left_to_the_user(monkeypatch):
     datasets = pytest.importorskip("river.datasets", reason="the dataset is one of its")
-
-    def refuse(*_, **__):
-        raise OSError("no route to host")
-
     monkeypatch.setattr(datasets.Higgs, "is_downloaded", property(lambda _: False))
-    monkeypatch.setattr(datasets.Higgs, "download", refuse)
-    with pytest.raises(DataError, match="river:Higgs cannot be had: no route to host"):
+    monkeypatch.setattr(datasets.Higgs, "download", lambda *_, **__: pytest.fail("downloaded"))
+    with pytest.raises(DataError, match=r"river:Higgs cannot be had.* datasets.Higgs\(\).download"):
         resolve("river:Higgs", Reading())
 
 
@@ -230,6 +226,13 @@ def test_openml_is_read_and_its_absence_told(monkeypatch):
 
     monkeypatch.setattr(module, "fetch_openml", refuse)
     with pytest.raises(DataError, match=r"openml:other cannot be had: no network; it is downl"):
+        resolve("openml:other", Reading(batch=8))
+
+    def unchecked(*_, **__):
+        raise KeyError("md5_checksum")
+
+    monkeypatch.setattr(module, "fetch_openml", unchecked)
+    with pytest.raises(DataError, match=r"cannot be had: 'md5_checksum'; .* by the checksum"):
         resolve("openml:other", Reading(batch=8))
     _public.openml.cache_clear()
 

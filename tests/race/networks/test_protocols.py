@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -125,6 +127,19 @@ def test_all_digits_are_downloaded(monkeypatch):
     rest, unseen, *after = found.draw(0)
     assert (len(rest.y), len(unseen.y), len(after)) == (60_000, 10_000, 6)
     assert found.rows == 60_000 + 15_000
+
+
+def test_all_digits_are_those_of_one_checksum(monkeypatch):
+    module = pytest.importorskip("sklearn.datasets", reason="it does the download")
+    found = SimpleNamespace(data=np.zeros((1, 784)), target=np.array(["7"]))
+    monkeypatch.setattr(module, "fetch_openml", lambda *_, **__: found)
+    digits._download.cache_clear()
+    found.details = {"md5_checksum": digits._MD5}
+    assert digits._download()[1] == [7]
+    digits._download.cache_clear()
+    found.details = {"md5_checksum": "0" * 32}
+    with pytest.raises(DataError, match="is not the file it was"):
+        digits._download()
 
 
 def test_bits_flip_one_at_a_time():

@@ -18,6 +18,7 @@ from driftrate.race.networks.phases import Phase, Protocol
 
 FILE = "digits10k.npz"
 FULL = "mnist_784@1"
+_MD5 = "0298d579eb1b86163de7723944c7e495"  # of the file of all digits, as OpenML gives it
 _FULL_ROWS = 60_000
 PIXELS, CLASSES = 784, 10
 NETWORK = Network("classes", PIXELS, CLASSES, hidden=(300, 150))
@@ -59,6 +60,9 @@ def _download() -> tuple[Pixels, Labels]:
         found = fetch_openml(name, version=int(edition), as_frame=False, parser="liac-arff")
     except (OSError, ValueError) as error:
         raise DataError(f"{FULL} of openml.org cannot be had: {error}; try again") from error
+    # scikit-learn has compared the content with the checksum that came along with it.
+    if found.details.get("md5_checksum") != _MD5:
+        raise DataError(f"{FULL} of openml.org is not the file it was")
     return _scaled(found.data), found.target.astype(np.int64)
 
 
