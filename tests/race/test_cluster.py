@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -119,7 +121,8 @@ class TestFiles:
             "driftrate.race.cluster.Path.cwd", classmethod(lambda _: tmp_path / "nowhere")
         )
         cluster.join(2, cwd=tmp_path / "there")
-        found = dict(engine.run(cells, store, **cluster.options))
+        said = []
+        found = dict(engine.run(cells, store, say=said.append, **cluster.options))
         alone = play(replace(cells[0], stream=str(tmp_path / "here" / cells[0].stream)))
         assert {result["status"] for result in found.values()} == {"ok"}
         assert found[cells[0]]["loss"] == alone["loss"]
@@ -127,6 +130,32 @@ class TestFiles:
         assert 1 <= len(kept) <= 2
         assert {path.parent.name for path in kept} == {cells[0].fingerprint}
         assert not list(cluster.folder.glob("**/*.coming"))
+        size = f"{kept[0].stat().st_size:,} bytes"
+        assert len(said) == len(set(said)) == len(kept)
+        assert all(re.fullmatch(rf"sent .* to the worker at .*: {size}", line) for line in said)
+
+    @pytest.mark.slow
+    def test_another_worker_at_the_same_address_gets_the_file_too(
+        self, cells, cluster, store, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(
+            "driftrate.race.cluster.Path.cwd", classmethod(lambda _: tmp_path / "nowhere")
+        )
+        with socket.create_server(("", 0)) as free:
+            port = free.getsockname()[1]
+        said = []
+        (worker,) = cluster.join(port=port)
+        many = [replace(cell, seed=seed) for cell in cells[:1] for seed in range(12)]
+        finished = engine.run(many, store, say=said.append, **cluster.options)
+        found = [next(finished)]
+        die(worker)
+        cluster.join(port=port)
+        found += finished
+        assert {cell for cell, _ in found} == set(many)
+        assert {result["status"] for _, result in found} == {"ok"}
+        sent = [line for line in said if line.startswith("sent ")]
+        assert len(sent) == 2
+        assert len(set(sent)) == 1
 
     def test_a_file_that_changes_on_its_way_is_not_played(self, cells, cluster, store, monkeypatch):
         cluster.join()

@@ -28,6 +28,7 @@ class Beats:
     def __init__(self) -> None:
         self.answering: dict[str, int] = {}  # by address: how many threads
         self.silent: set[str] = set()
+        self.quiet = 0.0  # for how many seconds none of them was heard
         self._heard: dict[str, tuple[float, float]] = {}  # the note, and when it last changed
 
     def note(self, workers: Mapping[str, Mapping[str, Any]], now: float) -> None:
@@ -40,7 +41,8 @@ class Beats:
         self._heard = heard
         patience = max(SILENT_SECONDS, _BEATS * (1.0 + len(heard) / 200))
         # Of many workers, none is heard for long only if all of them stand still.
-        if now - max((since for _, since in heard.values()), default=now) >= SILENT_SECONDS:
+        self.quiet = now - max((since for _, since in heard.values()), default=now)
+        if self.quiet >= SILENT_SECONDS:
             patience = 0.0
         self.silent = {one for one, (_, since) in heard.items() if now - since > patience}
         self.answering = {

@@ -262,7 +262,8 @@ class Cluster:
         elif threads and self._threads == 0:
             self._say("a Dask worker answers: going on")
         self._threads = threads
-        if threads:
+        # Where none was heard just now, the others may be about to be found silent, too.
+        if threads and self._beats.quiet < SILENT_SECONDS / 2:
             self._go_round(known)
 
     def _go_round(self, known: Any) -> None:
