@@ -12,7 +12,7 @@ from typing import Any
 
 from driftrate.errors import ConfigError
 from driftrate.race.cell import Cell, Result
-from driftrate.race.children import CHILDREN
+from driftrate.race.children import Children
 from driftrate.race.cluster import Say, cluster
 from driftrate.race.store import CellStore
 
@@ -24,8 +24,10 @@ Finished = tuple[Cell, Result]
 _Players = Callable[[Iterator[Cell]], Generator[Finished, None, None]]
 
 
-def _play(cell: Cell, limit: float | None, folder: str, play: str, store: CellStore) -> Finished:
-    result = CHILDREN.play(cell, limit, folder, play)
+def _play(
+    cell: Cell, children: Children, limit: float | None, folder: str, play: str, store: CellStore
+) -> Finished:
+    result = children.play(cell, limit, folder, play)
     store.put(cell, result, _within(limit))
     return cell, result
 
@@ -137,11 +139,9 @@ def _threads(jobs: int, limit: float | None, play: str, store: CellStore) -> Ite
     # Threads, since each only waits for a process that it may have to kill: joblib's own
     # processes are a pool in which one that is killed ends them all.
     pool = Parallel(jobs, backend="threading", pre_dispatch="n_jobs", **options)
-    rest = (limit, str(Path.cwd()), play, store)
-    try:
+    with closing(Children()) as children:
+        rest = (children, limit, str(Path.cwd()), play, store)
         yield lambda cells: pool(delayed(_play)(cell, *rest) for cell in cells)
-    finally:
-        CHILDREN.close()
 
 
 @contextmanager
