@@ -185,7 +185,8 @@ class Rate(LRScheduler):
         """Run forward and backward on parts of a batch, and measure as it goes.
 
         The gradients add up to those of the whole batch: each part's mean loss is weighed by its
-        share of the samples.
+        share of the samples. Where parameters are shards, each rank gives its own rows, and tells
+        how many all ranks have (`batch_size`): the shards do not say who has the same.
 
         Args:
             closure: Takes a slice of each tensor of the batch, returns the mean loss over it.
@@ -194,7 +195,7 @@ class Rate(LRScheduler):
             scaler: A loss scaler, whose `scale` is applied before each backward pass.
 
         Returns:
-            The mean loss over the whole batch, detached.
+            The mean loss over the whole batch, or over this rank's rows, detached.
 
         Example:
             >>> import torch, driftrate as dr, driftrate.torch
@@ -214,20 +215,26 @@ class Rate(LRScheduler):
             raise ConfigError(f"Rate.backward: parts must be 2 or more, got {parts}")
         if not batch:
             raise ConfigError("Rate.backward: give the tensors of the batch after the closure")
-        size = len(batch[0])
+        size, spread = len(batch[0]), self._observer.shards is not None
+        if spread and not size:
+            raise ConfigError("Rate.backward: this rank has no rows: give each rank one at least")
         mean = torch.zeros((), device=self._like.device)
-        for index in range(min(parts, size)):
+        # All ranks take all parts: a forward pass over shards waits for the other ranks.
+        for index in range(parts if spread else min(parts, size)):
             # Sizes differ by one at most where the parts do not divide the batch.
             start, end = index * size // parts, (index + 1) * size // parts
             if size < parts:
                 start, end = index, index + 1
+            share = max(min(end, size) - start, 0) / size
+            if share == 0.0:
+                start, end = 0, 1  # a row that was seen, and counts for nothing
             with self.part():
-                loss = closure(*(tensor[start:end] for tensor in batch)) * ((end - start) / size)
+                loss = closure(*(tensor[start:end] for tensor in batch)) * share
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             mean = mean + loss.detach()
         if "loss" in self.schedule.signals:
             self.tell(loss=mean)
-        if self._counts:
+        if self._counts and not spread:
             self._told.fields.setdefault("batch_size", float(size))
         return mean
 
@@ -400,7 +407,7 @@ class Rate(LRScheduler):
         self._refuse_capture(owners)
         self._groups.check()
         self._observer.require(owners)
-        told = self._told.take()
+        told = self._observer.agree(self._told.take())
         skipped = getattr(self.optimizer, "found_inf", None)
         clip = {} if self._clipping is None else self._clipping.scale(owners, gradients)
         fields: Fields = {"step_length": self._notes.moved}
