@@ -10,6 +10,8 @@ import sharded_problem as problem
 import torch
 import torch.distributed as dist
 from sharded_checks import agree, check
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor.debug import CommDebugMode
 
 import driftrate as dr
@@ -115,3 +117,65 @@ def a_batch_size_is_told(out):
     rate.tell(batch_size=problem.BATCH)
     optimizer.step()
     agree(rate.record)
+
+
+@check
+def a_rate_of_0_under_fsdp1(out):
+    """Of the first step of a warm-up, and of the step by which a checkpoint makes a state."""
+    torch.manual_seed(0)
+    for whole in (True, False):
+        # All but one rank have no number of it.
+        net = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        net = FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=whole)
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        rate = driftrate.torch.attach(
+            optimizer, problem.SCHEDULES["measured"], fsdp=net, scheduler="multiply"
+        )
+        get_optimizer_state_dict(net, optimizer)
+        assert rate.steps == 0
+        optimizer.state.clear()
+        for step, factor in enumerate((0.0, 0.5, 0.0, 1.0)):
+            optimizer.param_groups[0]["lr"] = 0.01 * factor
+            optimizer.zero_grad()
+            x, y = problem.batch(step)
+            problem.mse_loss(net(x[:, :1]), y).backward()
+            optimizer.step()
+        assert rate.steps == 4
+        get_optimizer_state_dict(net, optimizer)
+        assert rate.steps == 4
+        agree(rate.record)
+
+
+@check
+def gradients_that_are_missing_on_one_rank(out):
+    """They count as 0 there, and other ranks do not wait for them."""
+    for which in (lambda place: place == 1, lambda place: True):
+        for kind in ("Adam", "schedule", "pursuit"):
+            runs = []
+            for missing in (True, False):
+                net = problem.fsdp(problem.network(torch.float32))
+                if kind == "pursuit":
+                    optimizer, rate = driftrate.torch.Pursuit(net.parameters()), None
+                else:
+                    schedule = (
+                        problem.SCHEDULES["long"] if kind == "Adam" else dr.InverseTimeRate(0.01)
+                    )
+                    optimizer = problem.OPTIMIZERS["Adam"](net.parameters())
+                    rate = driftrate.torch.attach(optimizer, schedule)
+
+                def spoil(step, net, missing=missing, which=which):
+                    for place, p in enumerate(net.parameters()):
+                        if which(place) and dist.get_rank() == 1 and step:
+                            p.grad = None if missing else torch.zeros_like(p.grad)
+
+                rates = problem.train(
+                    net, optimizer, rate, range(6), problem.rows("fsdp"), spoil=spoil
+                )
+                if kind == "pursuit":
+                    rates = [state["law"].tolist() for state in optimizer.state.values()]
+                agree(rates)
+                runs.append((rates, [p.to_local().clone() for p in net.parameters()]))
+            if kind == "pursuit":  # Adam itself goes on by its momentum where a gradient is 0
+                assert runs[0][0] == runs[1][0]
+                for one, other in zip(runs[0][1], runs[1][1], strict=True):
+                    assert torch.equal(one, other)
