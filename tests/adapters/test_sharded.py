@@ -12,8 +12,9 @@ if not hasattr(fsdp, "fully_shard"):
     pytest.skip("fully_shard came with torch 2.6", allow_module_level=True)
 
 import sharded_checks  # noqa: E402
+import sharded_uneven  # noqa: E402, F401 (it adds checks)
 
-EVERY = [*sharded_checks.CHECKS]  # the last two save a run and go on with it
+EVERY = [*sharded_checks.CHECKS]  # two of them save a run and go on with it
 LIMIT = 240  # seconds, for machines that do other things too
 
 

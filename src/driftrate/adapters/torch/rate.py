@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,6 @@ from driftrate.adapters.torch.notes import Notes
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
-from driftrate.adapters.torch.sharded import local
 from driftrate.adapters.torch.sharded_state import pack, unpack
 from driftrate.adapters.torch.sharded_wrapped import unwrapped
 from driftrate.errors import ConfigError, StateError
@@ -185,7 +185,8 @@ class Rate(LRScheduler):
         """Run forward and backward on parts of a batch, and measure as it goes.
 
         The gradients add up to those of the whole batch: each part's mean loss is weighed by its
-        share of the samples.
+        share of the samples. Where parameters are shards, each rank gives its own rows, and tells
+        how many all ranks have (`batch_size`): the shards do not say who has the same.
 
         Args:
             closure: Takes a slice of each tensor of the batch, returns the mean loss over it.
@@ -194,7 +195,7 @@ class Rate(LRScheduler):
             scaler: A loss scaler, whose `scale` is applied before each backward pass.
 
         Returns:
-            The mean loss over the whole batch, detached.
+            The mean loss over the whole batch, or over this rank's rows, detached.
 
         Example:
             >>> import torch, driftrate as dr, driftrate.torch
@@ -214,20 +215,26 @@ class Rate(LRScheduler):
             raise ConfigError(f"Rate.backward: parts must be 2 or more, got {parts}")
         if not batch:
             raise ConfigError("Rate.backward: give the tensors of the batch after the closure")
-        size = len(batch[0])
+        size, spread = len(batch[0]), self._observer.shards is not None
+        if spread and not size:
+            raise ConfigError("Rate.backward: this rank has no rows: give each rank one at least")
         mean = torch.zeros((), device=self._like.device)
-        for index in range(min(parts, size)):
+        # All ranks take all parts: a forward pass over shards waits for the other ranks.
+        for index in range(parts if spread else min(parts, size)):
             # Sizes differ by one at most where the parts do not divide the batch.
             start, end = index * size // parts, (index + 1) * size // parts
             if size < parts:
                 start, end = index, index + 1
+            share = max(min(end, size) - start, 0) / size
+            if share == 0.0:
+                start, end = 0, 1  # a row that was seen, and counts for nothing
             with self.part():
-                loss = closure(*(tensor[start:end] for tensor in batch)) * ((end - start) / size)
+                loss = closure(*(tensor[start:end] for tensor in batch)) * share
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             mean = mean + loss.detach()
         if "loss" in self.schedule.signals:
             self.tell(loss=mean)
-        if self._counts:
+        if self._counts and not spread:
             self._told.fields.setdefault("batch_size", float(size))
         return mean
 
@@ -349,10 +356,7 @@ class Rate(LRScheduler):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         given = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        # To have a state to load into, torch.distributed.checkpoint takes a step at rates and
-        # gradients of 0 where an optimizer has none: that is no step.
-        stopped = given is None and not optimizer.state and self._groups.stopped
-        self._dry = stopped and self._is_still()
+        self._dry = given is None and self._groups.stopped and _is_of_checkpoint()
         if self._dry:
             return None
         if given is None:
@@ -394,13 +398,13 @@ class Rate(LRScheduler):
                 if gradient is not None:
                     owners.append(owner)
                     gradients.append(gradient if shards is None else shards.gradient(owner))
-        if not owners and not (shards is not None and shards.uneven):
-            return  # nothing will be updated
+        if not owners and shards is None:
+            return  # nothing will be updated; of shards other ranks may have gradients
         # Whatever may refuse the step does so before anything is measured or forgotten.
         self._refuse_capture(owners)
         self._groups.check()
         self._observer.require(owners)
-        told = self._told.take()
+        told = self._observer.agree(self._told.take())
         skipped = getattr(self.optimizer, "found_inf", None)
         clip = {} if self._clipping is None else self._clipping.scale(owners, gradients)
         fields: Fields = {"step_length": self._notes.moved}
@@ -423,14 +427,6 @@ class Rate(LRScheduler):
         self._notes.see(shown)
         if "step_length" in self._needs:
             self._notes.leave(self._observer, owners)
-
-    @torch.no_grad()
-    def _is_still(self) -> bool:
-        """Whether all gradients are 0, on all ranks."""
-        shards, gradients = self._observer.shards, [p.grad for p in self._owners()]
-        here = [local(gradient) for gradient in gradients if gradient is not None]
-        some = torch.full_like(self._like, sum(int(one.count_nonzero()) for one in here))
-        return not float(some if shards is None else shards.total({"some": some})["some"])
 
     def _unscaled(self, gradients: list[Tensor], share: Tensor | None) -> list[Tensor]:
         """Return the gradients without the factors of a loss scaler and of clipping."""
@@ -510,3 +506,17 @@ class Rate(LRScheduler):
                 "what is remembered must exist, and the update be compiled, before a CUDA graph is"
                 " captured: take two steps before the capture"
             )
+
+
+def _is_of_checkpoint() -> bool:
+    """Whether torch's checkpoints take this step, to have a state to load into: that is no step.
+
+    Its rates and gradients are 0, but so may be those of a first step of a warm-up in a process
+    that holds no numbers. And a process may be alone in it, so that no other can be asked.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("torch.distributed.checkpoint"):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

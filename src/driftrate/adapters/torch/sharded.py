@@ -124,24 +124,26 @@ class Shards:
         table = self.added(torch.stack([*sums.values()]))
         return dict(zip(sums, table.unbind(), strict=True))
 
-    def rows(self, taken: Sequence[Sequence[Tensor]], signals: Sequence[Tensor]) -> list[Tensor]:
-        """Return signals, a row a tensor, added up over the ranks in one reduction.
+    def rows(
+        self, owners: Sequence[Tensor], measured: Sequence[tuple[Sequence[Tensor], Tensor]]
+    ) -> Tensor:
+        """Return what all ranks have measured, a row an owner, added up in one reduction.
+
+        A last column says of each owner whether anything was measured where it counts: a gradient
+        may be missing in some ranks, and all of them have to add up tables of the same shape.
 
         Args:
-            taken: Lists of parameters, one for each tensor of signals.
-            signals: What was measured here.
+            owners: All parameters, in the same order on every rank.
+            measured: Lists of parameters, and of each list two numbers a parameter.
         """
-        if not signals:
-            return []
-        rows = []
-        for owners, found in zip(taken, signals, strict=True):
-            counts = [self.counts(owner) for owner in owners]
-            pairs = zip(counts, found, strict=True)
-            here = [row if one else torch.zeros_like(row) for one, row in pairs]
-            rows.append(found if all(counts) else torch.stack(here))
-        table = self.added(torch.cat([one.to(rows[0].device) for one in rows]))
-        every = torch.split(table, [len(one) for one in rows])
-        return [one.to(found.device) for one, found in zip(every, signals, strict=True)]
+        place = owners[0].device
+        zeros = torch.zeros(3, device=place)
+        rows: dict[Tensor, Tensor] = {}
+        for some, found in measured:
+            known = torch.nn.functional.pad(found.to(place), (0, 1), value=1.0)
+            rows |= dict(zip(some, known.unbind(0), strict=True))
+        here = [rows.get(one, zeros) if self.counts(one) else zeros for one in owners]
+        return self.added(torch.stack(here))
 
     def rms(self, owners: Sequence[Tensor]) -> list[float]:
         """Return the root mean squares of the parameters, which are read once."""
