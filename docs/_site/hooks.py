@@ -28,7 +28,8 @@ SOURCE = re.compile(r"\]\(\.\./([\w./-]+)\)")
 BAR = re.compile(r"\{([\d.,]+) for ([\d.,]+)\}")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 FIGURE = re.compile(
-    r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?(?: (?:[(±→×%●\d][^<a-z]{0,18}|µs|ms|s|[KMG]i?B))?)</td>"
+    r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?"
+    r"(?: (?:[(±→×%●\d][^<a-z]{0,18}|µs|ms|s|[KMG]i?B))?)</td>"
 )
 OPTION = re.compile(r"(?<![\w-])--?\w[\w-]*")
 INLINE = re.compile(r"<code>[^<]*</code>")
