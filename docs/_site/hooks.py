@@ -64,6 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     docs = Path(config.docs_dir)
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    changes = re.sub(r"^## \[(.+?)\]", r"## \1", changes, flags=re.MULTILINE)
     add("changelog.md", changes.replace("](docs/", "]("))
     add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
     for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
