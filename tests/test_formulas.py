@@ -121,6 +121,8 @@ def test_what_no_rule_sets_fails_the_build():
         (":math:`s_t`", '<math display="inline"'),
         (".. math:: a_t\n    + 1", '<math display="block"'),
         ("*one* word", "<em>one</em> word"),
+        ("H(w - w*) + a w* that", "<i>w</i><sup>∗</sup></span> that"),
+        ("a *law* and *w*", "<em>law</em> and <em>w</em>"),
         ("√grad_sq_{t-1}: it", '√<span class="m"><code>grad_sq</code><sub>t−1</sub></span>:'),
         ("rate · base_i/lr_i", "<span>lr</span><sub>i</sub>"),
         ("power_t 0", "<p>power_t 0</p>"),
