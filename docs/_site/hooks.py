@@ -28,7 +28,8 @@ SOURCE = re.compile(r"\]\(\.\./([\w./-]+)\)")
 BAR = re.compile(r"\{([\d.,]+) for ([\d.,]+)\}")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 FIGURE = re.compile(
-    r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?(?: (?:[(±→×%●\d][^<a-z]{0,18}|µs|ms|s|[KMG]i?B))?)</td>"
+    r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?"
+    r"(?: (?:[(±→×%●\d][^<a-z]{0,18}|µs|ms|s|[KMG]i?B))?)</td>"
 )
 OPTION = re.compile(r"(?<![\w-])--?\w[\w-]*")
 INLINE = re.compile(r"<code>[^<]*</code>")
@@ -63,6 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     docs = Path(config.docs_dir)
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    changes = re.sub(r"^## \[(.+?)\]", r"## \1", changes, flags=re.MULTILINE)
     add("changelog.md", changes.replace("](docs/", "]("))
     add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
     for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
