@@ -76,6 +76,26 @@ def test_an_address_restores_what_was_shared(act, page, visit):
     assert other.evaluate("page.playing") is False
 
 
+def test_a_link_to_what_is_seen_is_copied(page, visit):
+    """While it plays, too; pasted elsewhere it shows the same."""
+    page.locator("#noise").press("ArrowRight")
+    page.wait_for_function("page.step > 60")
+    page.locator("#copy").click()
+    assert page.locator("#copy").inner_text() == "copied"
+    other = visit.context.new_page()
+    other.set_content("<textarea></textarea>")
+    other.locator("textarea").press("Control+V")
+    address = other.locator("textarea").input_value()
+    other.goto(address)
+    found = rested(other)
+    assert address.endswith(f"#noise=1.6&step={found['time']}")
+    assert int(found["time"]) >= 60
+    page.bring_to_front()
+    pause(page)
+    page.locator("#time").fill(found["time"])
+    assert rested(page) == found
+
+
 def test_what_to_try_is_an_address(page):
     for link in page.locator("#tries a").all():
         link.click()

@@ -22,8 +22,8 @@ const TRIES = [
   ["jumps", ""],
   ["slow drift", "path=drift&speed=0.316"],
   ["fast drift", "path=drift&speed=3.16"],
-  ["rest: 1/t is right", "path=rest"],
-  ["the paper\u2019s spiral", "path=spiral"],
+  ["rest", "path=rest"],
+  ["spiral", "path=spiral"],
   ["runaway", "path=runaway"],
   ["very noisy", "noise=4&batch=2"],
   ["too high a rate", "rate=1.26"],
@@ -239,10 +239,12 @@ function look(shown, step) {
 }
 
 function paint() {
-  const style = getComputedStyle(document.documentElement);
+  const probe = document.body.appendChild(document.createElement("i"));
   for (const name of ["card", "ink", "soft", "line", "faint", "target", ...NAMES]) {
-    page.colours[name] = style.getPropertyValue(`--${name}`).trim();
+    probe.style.color = `var(--${name})`;
+    page.colours[name] = getComputedStyle(probe).color;
   }
+  probe.remove();
   page.stale = true;
 }
 
@@ -322,9 +324,11 @@ function listen() {
   window.addEventListener("resize", () => { page.stale = true; });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   hand($("picture"));
+  $("copy").addEventListener("click", copy);
 }
 
 furnish();
+embed();
 restore();
 paint();
 listen();
