@@ -107,6 +107,16 @@ def test_what_to_try_is_an_address(page):
             assert now[name] == wanted
 
 
+def test_what_is_tried_again_begins_again(page):
+    """Also where its address is the one that there is already."""
+    for say in ("spiral", "move it yourself", "jumps"):
+        for _ in range(2):
+            page.wait_for_function("page.step > 5")
+            page.locator("#tries a", has_text=say).click()
+            assert page.evaluate("page.step") < 5
+    assert page.evaluate("page.playing")
+
+
 def test_a_drag_asks_for_few_addresses(page):
     """A browser may refuse more than a hundred in half a minute."""
     page.evaluate("""

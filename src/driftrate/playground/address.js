@@ -15,9 +15,6 @@ function address(withStep) {
 }
 
 function remember() {
-  const k = page.best;
-  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step)} of ${STEPS - 1}`
-    + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
   for (const one of document.querySelectorAll("#tries a")) {
     one.setAttribute("aria-current", one.hash.slice(1) === address(false));
   }
