@@ -69,7 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
     for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
         add(f"reference/{name}", text)
-    add("playground/index.html", build())
+    add("playground/index.html", build(home="../index.html"))
     linked = {
         path
         for file in docs.glob("*.md")

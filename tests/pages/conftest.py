@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what stands beside the tests
+ROOT = Path(__file__).parent.parent.parent
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -75,6 +77,19 @@ def visit(chromium, request):
     found = Visit(chromium, request.param)
     yield found
     found.context.close()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """Build the site; a warning fails (with --quiet none would be counted)."""
+    out = tmp_path_factory.mktemp("site")
+    call = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
 
 
 @pytest.fixture(scope="session")

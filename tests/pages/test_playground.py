@@ -224,6 +224,13 @@ class TestPage:
         paths = [one.evaluate("Array.from(page.history.world.path)") for one in (page, other)]
         assert paths[0] == pytest.approx(paths[1], abs=0.011)
 
+    def test_only_the_first_button_draws(self, page):
+        page.locator("#path-yours").locator("..").click()
+        page.locator("#picture").click(button="right", position={"x": 30, "y": 60})
+        assert page.evaluate("[page.pointer, page.drawn.length]") == [None, 0]
+        page.locator("#picture").click(position={"x": 30, "y": 60}, delay=150)
+        assert page.evaluate("page.drawn.length") > 0
+
     @pytest.mark.parametrize("drawn", ["", "drawn=0.1o.0_8c.28.28"])
     def test_what_is_drawn_over_is_computed_anew(self, page, visit, drawn):
         """Back in time and by hand elsewhere: the numbers are those of a fresh visit."""
@@ -319,7 +326,7 @@ def test_the_dark_is_dark(chromium, playground):
         page = opened(chromium, playground, color_scheme=scheme)
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         shades[scheme] = sum(int(part) for part in colour[4:-1].split(","))
-        style = "getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
+        style = "getComputedStyle(document.body).color"
         assert page.evaluate(f"page.colours.ink === {style}")
         page.context.close()
     assert shades["dark"] < 150

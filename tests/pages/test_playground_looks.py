@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from playground_visit import shown
 
@@ -39,6 +41,17 @@ HEIGHTS = """id => {
   draw();
   chart = plain;
   return [low, high];
+}"""
+# From the lowest to the highest, where words are said beside the lines of the rate of learning.
+WORDED = """() => {
+  const found = [], plain = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    if (this.canvas.id === "learning" && LEARNING.some(one => one.words === text)) found.push(y);
+    plain.call(this, text, x, y);
+  };
+  draw();
+  CanvasRenderingContext2D.prototype.fillText = plain;
+  return found;
 }"""
 PLACES = """[...document.querySelectorAll("canvas, fieldset, input, output, .rule")].map(one => {
   const { x, y, height } = one.getBoundingClientRect();
@@ -78,3 +91,17 @@ def test_nothing_leaps_when_the_target_changes(width, engine):
             shown(engine, f"path={path}&step={step}")
             places[path, step] = engine.evaluate(PLACES)
     assert len(set(places.values())) == 1, places
+
+
+@pytest.mark.parametrize("words", ["", "rate=2&batch=2&", "dim=32&rate=0.501&"])
+def test_no_words_of_a_chart_lie_on_others(words, engine):
+    shown(engine, f"{words}step=2000")
+    heights = engine.evaluate(WORDED)
+    assert heights
+    assert all(high - low > 12 for high, low in pairwise(heights))
+
+
+def test_all_rates_may_be_off(engine):
+    names = engine.evaluate("NAMES.join()")
+    shown(engine, f"off={names}&step=300")
+    assert engine.locator("#picture").get_attribute("aria-label") == "The chase at step 300 of 2000"

@@ -76,6 +76,26 @@ def test_an_address_restores_what_was_shared(act, page, visit):
     assert other.evaluate("page.playing") is False
 
 
+def test_a_link_to_what_is_seen_is_copied(page, visit):
+    """While it plays, too; pasted elsewhere it shows the same."""
+    page.locator("#noise").press("ArrowRight")
+    page.wait_for_function("page.step > 60")
+    page.locator("#copy").click()
+    assert page.locator("#copy").inner_text() == "copied"
+    other = visit.context.new_page()
+    other.set_content("<textarea></textarea>")
+    other.locator("textarea").press("Control+V")
+    address = other.locator("textarea").input_value()
+    other.goto(address)
+    found = rested(other)
+    assert address.endswith(f"#noise=1.6&step={found['time']}")
+    assert int(found["time"]) >= 60
+    page.bring_to_front()
+    pause(page)
+    page.locator("#time").fill(found["time"])
+    assert rested(page) == found
+
+
 def test_what_to_try_is_an_address(page):
     for link in page.locator("#tries a").all():
         link.click()
@@ -85,6 +105,16 @@ def test_what_to_try_is_an_address(page):
         for name, value in told.items():
             wanted = value if name == "path" else pytest.approx(float(value), rel=0.02)
             assert now[name] == wanted
+
+
+def test_what_is_tried_again_begins_again(page):
+    """Also where its address is the one that there is already."""
+    for say in ("spiral", "move it yourself", "jumps"):
+        for _ in range(2):
+            page.wait_for_function("page.step > 5")
+            page.locator("#tries a", has_text=say).click()
+            assert page.evaluate("page.step") < 5
+    assert page.evaluate("page.playing")
 
 
 def test_a_drag_asks_for_few_addresses(page):

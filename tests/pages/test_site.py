@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from html.parser import HTMLParser
@@ -22,19 +20,6 @@ import reference  # noqa: E402
 # One of each kind at both widths, in the dark too; all others once.
 KINDS = {"index", "choose", "play", "gallery", "lost", "paper", "networks", "pursuit_bound"}
 KINDS |= {"reference/driftrate", "guide_torch"}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Build the site; a warning fails (with --quiet none would be counted)."""
-    out = tmp_path_factory.mktemp("site")
-    call = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
 
 
 def read_setting(name):

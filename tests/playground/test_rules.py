@@ -50,6 +50,11 @@ def test_the_page_is_small_and_stands_alone():
     assert page.count("<script>") == page.count("</script>") == 1
 
 
+def test_the_page_has_a_way_home_where_there_is_one():
+    assert '<a href="../index.html">driftrate</a>' in build(home="../index.html")
+    assert 'class="brand"><!--HOME-->driftrate' in build()
+
+
 def test_the_page_is_the_same_whenever_it_is_built():
     code = "import hashlib; from driftrate.playground import build;"
     code += "print(hashlib.sha256(build().encode()).hexdigest())"

@@ -15,9 +15,6 @@ function address(withStep) {
 }
 
 function remember() {
-  const k = page.best;
-  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step)} of ${STEPS - 1}`
-    + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
   for (const one of document.querySelectorAll("#tries a")) {
     one.setAttribute("aria-current", one.hash.slice(1) === address(false));
   }
@@ -32,6 +29,21 @@ function write() {
   if (location.hash.slice(1) === text) return;
   history.replaceState(null, "", text ? `#${text}` : location.pathname);
   page.written = performance.now();
+  $("whole").href = location.href;
+}
+
+// Browsers keep their clipboard from pages of a file, but not a selection.
+function copy() {
+  const text = document.createElement("textarea");
+  text.value = `${location.href.split("#")[0]}#${address(true)}`;
+  text.readOnly = true;
+  text.style.cssText = "position: fixed; opacity: 0";
+  document.body.append(text);
+  text.select();
+  $("copy").textContent = document.execCommand("copy") ? "copied" : "not copied";
+  text.remove();
+  $("copy").focus();
+  setTimeout(() => { $("copy").textContent = "copy link"; }, 1500);
 }
 
 function restore() {

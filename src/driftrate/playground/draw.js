@@ -28,6 +28,7 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
   const x = t => left + (width - left - right) * t / (STEPS - 1);
   const y = v => top + (height - top - bottom) * (1 - scale(v));
   pen.font = FONT; pen.lineWidth = 1; pen.textBaseline = "middle";
+  let worded = Infinity;                          // where words are: none lie on others
   for (const { value, say, strong, words } of ticks) {
     const at = Math.round(y(value)) + .5;
     if (at < top - 2 || at > height - bottom + 2) continue;
@@ -35,7 +36,10 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
     pen.setLineDash(strong ? [2, 3] : []);
     pen.beginPath(); pen.moveTo(left, at); pen.lineTo(width - right, at); pen.stroke();
     pen.fillStyle = colours.soft; pen.textAlign = "right"; pen.fillText(say, left - 6, at);
-    if (words) { pen.globalAlpha = .75; pen.fillText(words, width - right, at - 8); pen.globalAlpha = 1; }
+    if (words && at < worded - 15) {
+      pen.globalAlpha = .75; pen.fillText(words, width - right, at - 8); pen.globalAlpha = 1;
+      worded = at;
+    }
   }
   pen.setLineDash([]);
   pen.strokeStyle = colours.line;
@@ -166,6 +170,6 @@ function chase(canvas, view, colours) {
   }
   pen.globalAlpha = 1;
   pen.font = FONT; pen.fillStyle = colours.soft; pen.textAlign = "left"; pen.textBaseline = "top";
-  if (seen) pen.fillText(seen, 12, 10);
+  if (seen) pen.fillText(seen, 12, 32);
   return { x: px => centre[0] + (px - width / 2) / unit, y: py => centre[1] - (py - height / 2) / unit };
 }

@@ -17,13 +17,18 @@ function hand(canvas) {
     if (!page.playing) play(true);
   };
   canvas.addEventListener("pointerdown", event => {
-    if (page.path !== "yours") return;
+    if (page.path !== "yours" || event.button !== 0 || !event.isPrimary) return;
     canvas.setPointerCapture(event.pointerId);
     take(place(event));
   });
-  canvas.addEventListener("pointermove", event => { if (page.pointer && event.buttons) page.pointer = place(event); });
+  canvas.addEventListener("pointermove", event => {
+    if (page.pointer && event.buttons && event.isPrimary) page.pointer = place(event);
+  });
   for (const end of ["pointerup", "pointercancel"]) {
-    canvas.addEventListener(end, () => { page.pointer = null; remember(); });
+    canvas.addEventListener(end, event => {
+      if (event.isPrimary) page.pointer = null;
+      remember();
+    });
   }
   const ways = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   canvas.addEventListener("keydown", event => {

@@ -22,8 +22,8 @@ const TRIES = [
   ["jumps", ""],
   ["slow drift", "path=drift&speed=0.316"],
   ["fast drift", "path=drift&speed=3.16"],
-  ["rest: 1/t is right", "path=rest"],
-  ["the paper\u2019s spiral", "path=spiral"],
+  ["rest", "path=rest"],
+  ["spiral", "path=spiral"],
   ["runaway", "path=runaway"],
   ["very noisy", "noise=4&batch=2"],
   ["too high a rate", "rate=1.26"],
@@ -35,8 +35,8 @@ const STORIES = {
   rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
   jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
     + "too high for the rest; 1/t has forgotten how to move.",
-  drift: "A random walk: the best rate is a constant, which depends on speed, noise and batch. Algorithm 1 guards "
-    + "against the worst that such a target can do, and so its rate is higher.",
+  drift: "A random walk: the best rate is a constant, set by speed, noise and batch. Algorithm 1 guards against "
+    + "the worst, and so its rate is higher.",
   spiral: "The paper\u2019s spiral is fast outside and slow in the middle: the best rate falls, and rises again.",
   runaway: "The target runs straight away from each learner: the worst that it can do at its speed, and what "
     + "Algorithm 1 is made for.",
@@ -104,6 +104,14 @@ function show(step) {
   remember();
 }
 
+// What the address says, from its beginning.
+function again() {
+  restore();
+  page.history.known = 0;
+  begin();
+  play(page.playing);
+}
+
 // One frame.
 let last = 0;
 function frame(now) {
@@ -169,6 +177,9 @@ function draw() {
   let best = Infinity;
   page.best = undefined;
   for (const { k } of shown) if (run.regret[k][step] < best) { best = run.regret[k][step]; page.best = k; }
+  const found = page.best === undefined ? "" : `; ${LEARNERS[NAMES[page.best]][0]} has the least regret so far`;
+  const label = page.playing ? "The chase, playing" : `The chase at step ${step} of ${STEPS - 1}${found}`;
+  if ($("picture").ariaLabel !== label) $("picture").ariaLabel = label;
   NAMES.forEach((name, k) => {
     const value = run.regret[k][step];
     $(`regret-${name}`).textContent = value === value ? number3(value) : step ? "diverged" : "";
@@ -239,10 +250,12 @@ function look(shown, step) {
 }
 
 function paint() {
-  const style = getComputedStyle(document.documentElement);
+  const probe = document.body.appendChild(document.createElement("i"));
   for (const name of ["card", "ink", "soft", "line", "faint", "target", ...NAMES]) {
-    page.colours[name] = style.getPropertyValue(`--${name}`).trim();
+    probe.style.color = `var(--${name})`;
+    page.colours[name] = getComputedStyle(probe).color;
   }
+  probe.remove();
   page.stale = true;
 }
 
@@ -255,7 +268,7 @@ function furnish() {
     group.append(label);
   }
   $("paths").append(group);
-  $("rules").innerHTML = '<h2><span>click to switch</span><span>regret so far</span></h2>' + NAMES.map(name => {
+  $("rules").innerHTML = '<h2><span>click to hide or show</span><span>regret so far</span></h2>' + NAMES.map(name => {
     const [title, told, slider] = LEARNERS[name];
     const own = slider in SLIDERS ? `<label><span hidden>rate</span><input type="range" id="${slider}"
       aria-label="Rate of ${title}"><output id="say-${slider}"></output></label>` : "";
@@ -312,19 +325,24 @@ function listen() {
   }
   $("play").addEventListener("click", () => play(!page.playing));
   $("time").addEventListener("input", () => show(Number($("time").value)));
-  $("tries").addEventListener("click", () => clearTimeout(page.due));  // the link's address is the one
+  $("tries").addEventListener("click", event => {
+    clearTimeout(page.due);                       // the link's address is the one
+    if (event.target.hash === location.hash) again();
+  });
   $("fresh").addEventListener("click", () => { page.seed = page.seed % 1e6 + 1; begin(); });
   document.addEventListener("keydown", event => {
     if (event.key !== " " || event.target.closest("button, a")) return;
     event.preventDefault(); play(!page.playing);
   });
-  window.addEventListener("hashchange", () => { restore(); page.history.known = 0; begin(); play(page.playing); });
+  window.addEventListener("hashchange", again);
   window.addEventListener("resize", () => { page.stale = true; });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   hand($("picture"));
+  $("copy").addEventListener("click", copy);
 }
 
 furnish();
+embed();
 restore();
 paint();
 listen();
