@@ -74,9 +74,13 @@ def test_one_action_has_one_version():
 
 
 def test_the_workflow_does_what_ci_does():
-    wanted = set(re.findall(r"^make \w+", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+    script = (ROOT / ".ci" / "run").read_text()
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    assert wanted <= set(re.findall(r"make \w+", text))
+    wanted = set(re.findall(r"^make \w+", script, re.MULTILINE))
+    assert wanted <= set(re.findall(r"run: (make \w+)", text))
+    variables = re.findall(r"^export (\w+)=(\w+)", script, re.MULTILINE)
+    assert variables
+    assert all(f"{name}: {value}\n" in text for name, value in variables)
     commands = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for path in WORKFLOWS:
         assert set(re.findall(r"run: make (\w+)", path.read_text())) <= {*commands}
