@@ -97,6 +97,18 @@ def test_a_race_waits_for_its_first_worker(within, tmp_path):
     assert said[0].endswith("the cells wait until one joins")
 
 
+def test_it_tells_how_many_cells_are_played_at_once(within, tmp_path):
+    counts = []
+    options = {"play": "toys:play", "at_once": counts.append}
+    found = race(toys_of("slow", 30), tmp_path / "race.sqlite", within, **options)
+    next(found)
+    assert counts == [1]
+    within.scale(3)
+    within.wait_for_workers(3)
+    list(found)
+    assert counts[-1] == 3
+
+
 class TestFiles:
     @pytest.fixture
     def cells(self, tmp_path, monkeypatch):

@@ -78,13 +78,21 @@ class Cluster:
         play: The function that plays a cell, as `MODULE:FUNCTION`.
         say: Is told, in a line, which workers fall silent, when none answers and when one does
             again, and which are sent a file.
+        at_once: Is told how many cells are played at once, whenever that changes.
     """
 
-    def __init__(self, client: Any, limit: float | None, play: str, say: Say) -> None:
+    def __init__(
+        self,
+        client: Any,
+        limit: float | None,
+        play: str,
+        say: Say,
+        at_once: Callable[[int], None],
+    ) -> None:
         self.race = uuid4().hex
         self._client = client
         self._rest = (limit, str(Path.cwd()), play)
-        self._say = say
+        self._say, self._at_once = say, at_once
         self._beats = Beats()
         self._files = Files(self.race, self._beside)
         self._names = count()
@@ -261,6 +269,8 @@ class Cluster:
             self._say(f"{none} at the Dask scheduler {where}: the cells wait until one joins")
         elif threads and self._threads == 0:
             self._say("a Dask worker answers: going on")
+        if threads and threads != self._threads:
+            self._at_once(threads)
         self._threads = threads
         # Where none was heard just now, the others may be about to be found silent, too.
         if threads and self._beats.quiet < SILENT_SECONDS / 2:
@@ -321,11 +331,16 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    jobs: int, scheduler: str | None, limit: float | None, play: str, say: Say
+    jobs: int,
+    scheduler: str | None,
+    limit: float | None,
+    play: str,
+    say: Say,
+    at_once: Callable[[int], None],
 ) -> Iterator[Cluster]:
     """Give a cluster: that of a scheduler's address, or as many threads here as there are jobs."""
     with _client(jobs, scheduler) as client:
-        made = Cluster(client, limit, play, say)
+        made = Cluster(client, limit, play, say, at_once)
         try:
             yield made
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from driftrate.errors import ConfigError
 from driftrate.race.cell import Cell, Result
 from driftrate.race.children import Children
-from driftrate.race.cluster import Say, cluster
+from driftrate.race.cluster import Cluster, Say, cluster
 from driftrate.race.store import CellStore
 
 ENGINES = ("local", "dask")
@@ -54,6 +54,7 @@ def run(
     scheduler: str | None = None,
     play: str = PLAY,
     say: Say = print,
+    at_once: Callable[[int], None] = lambda count: None,
 ) -> Generator[Finished, None, None]:
     """Yield every cell with its result: the stored ones first, the others as they finish.
 
@@ -70,6 +71,7 @@ def run(
         scheduler: The address of a Dask scheduler; without it Dask starts workers here.
         play: The function that plays a cell, as `MODULE:FUNCTION`.
         say: Is told, in a line, what befalls a cluster.
+        at_once: Is told how many cells a cluster plays at once, whenever that changes.
 
     Raises:
         DriftrateError: The store cannot be written, or no scheduler answers.
@@ -82,7 +84,7 @@ def run(
     if engine == "local":
         pool = _threads(jobs, limit, play, store)
     else:
-        pool = _cluster(jobs, scheduler, limit, play, store, say)
+        pool = _cluster(cluster(jobs, scheduler, limit, play, say, at_once), store, within)
     with pool as players:
         while todo:
             left: list[Cell] = []
@@ -146,15 +148,15 @@ def _threads(jobs: int, limit: float | None, play: str, store: CellStore) -> Ite
 
 @contextmanager
 def _cluster(
-    jobs: int, scheduler: str | None, limit: float | None, play: str, store: CellStore, say: Say
+    made: AbstractContextManager[Cluster], store: CellStore, limit: float
 ) -> Iterator[_Players]:
     """Give what plays cells on a cluster, which cannot reach the store."""
 
     def stored(finished: Generator[Finished, None, None]) -> Generator[Finished, None, None]:
         with closing(finished):
             for cell, result in finished:
-                store.put(cell, result, _within(limit))
+                store.put(cell, result, limit)
                 yield cell, result
 
-    with cluster(jobs, scheduler, limit, play, say) as players:
+    with made as players:
         yield lambda cells: stored(players.play(cells))
