@@ -12,11 +12,12 @@ import torch.distributed as dist
 from sharded_checks import agree, check
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 
 import driftrate as dr
 import driftrate.torch
-from driftrate.errors import MissingSignal
+from driftrate.errors import ConfigError, MissingSignal
 
 
 @dataclass(frozen=True)
@@ -179,3 +180,35 @@ def gradients_that_are_missing_on_one_rank(out):
                 assert runs[0][0] == runs[1][0]
                 for one, other in zip(runs[0][1], runs[1][1], strict=True):
                     assert torch.equal(one, other)
+
+
+@check
+def a_mesh_of_two_dimensions_within_others(out):
+    """Its ranks are not all: they get a process group, and one is enough."""
+    sides = (2, dist.get_world_size() // 2, 1)
+    mesh = init_device_mesh("cpu", sides, mesh_dim_names=("copy", "data", "model"))
+    weight = distribute_tensor(torch.ones(8, 3), mesh["data", "model"], [Shard(0), Shard(1)])
+
+    def group():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(weight)], lr=0.1)
+        return driftrate.torch.attach(
+            optimizer, problem.SCHEDULES["measured"]
+        )._observer.shards.group
+
+    first = group()
+    assert dist.get_world_size(first) == sides[1]
+    assert group() is first
+    if sides[1] == 1:  # torch makes no group of several ranks a second time
+        dist.destroy_process_group(first)
+        assert dist.get_world_size(group()) == 1
+
+
+@check
+def a_part_that_is_not_added_up(out):
+    net = problem.fsdp(problem.network())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    rate = driftrate.torch.attach(optimizer, problem.SCHEDULES["measured"], mode="parts")
+    net.set_requires_gradient_sync(False)
+    x, y = problem.batch(0)
+    with pytest.raises(ConfigError, match=r"set_requires_gradient_sync\(False\)"), rate.part():
+        problem.mse_loss(net(x), y).backward()

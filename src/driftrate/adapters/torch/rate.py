@@ -302,8 +302,9 @@ class Rate(LRScheduler):
 
         Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. It holds
         a gradient where the rate keeps one: the last of a sequence, or a trail of its own. Of
-        parameters that are `DTensor`s it has few entries and always the same, so that
-        `torch.distributed.checkpoint` can load into it, also on another number of ranks.
+        parameters that are shards it has few entries and always the same, so that
+        `torch.distributed.checkpoint` can load into it: of `DTensor`s on any number of ranks, of
+        `FullyShardedDataParallel`, where each rank has entries of its own, on the same.
         """
         state = {
             "version": STATE_VERSION,
@@ -325,7 +326,7 @@ class Rate(LRScheduler):
         if not isinstance(state_dict, dict) or "version" not in state_dict:
             raise StateError(f"not a saved rate: {str(state_dict)[:60]!r}")
         check_version(state_dict["version"], "rate")
-        state_dict = unpack(state_dict)
+        state_dict = unpack(state_dict, self._observer)
         lacking = _SAVED - state_dict.keys()
         if lacking:
             raise StateError(f"the saved rate lacks {sorted(lacking)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,8 @@ from torch import Tensor
 from driftrate.errors import ConfigError
 
 Group = Any  # a `dist.ProcessGroup`, whose name is not there in every build of torch
+# Those that were made here, by their ranks: one is enough, however often somebody attaches.
+_GROUPS: WeakValueDictionary[tuple[int, ...], Group] = WeakValueDictionary()
 
 
 def is_dtensor(tensor: Tensor) -> bool:
@@ -208,7 +211,18 @@ def _group(largest: Any, ranks: list[int]) -> Group:
         return dist.group.WORLD
     if largest.ndim == 1:
         return largest.get_group()
-    return dist.new_group(sorted(ranks), use_local_synchronization=True)
+    wanted = tuple(sorted(ranks))
+    if not _is_open(_GROUPS.get(wanted)):
+        _GROUPS[wanted] = dist.new_group([*wanted], use_local_synchronization=True)
+    return _GROUPS[wanted]
+
+
+def _is_open(group: Group | None) -> bool:
+    """Whether a process group has not been destroyed."""
+    try:
+        return group is not None and bool(dist.get_process_group_ranks(group))
+    except KeyError:
+        return False
 
 
 def _counts(first: int, owner: Any) -> bool:

@@ -227,7 +227,11 @@ class ShardedParts(Sharded, Parts):
     def _hear(self, owners: Sequence[Tensor]) -> None:
         reached = [owner for owner in owners if owner.grad is not None]
         if not reached:
-            raise ConfigError("Rate.part: no backward pass inside reached a parameter")
+            raise ConfigError(
+                "Rate.part: no gradient has come of the pass inside: there was no backward pass, or"
+                " set_requires_gradient_sync(False) keeps it apart on each rank: leave that out,"
+                " parts are measured when they are added up over the ranks"
+            )
         gradients = [self._shards.gradient(owner) for owner in reached]
         mine = self._shards.mine(reached)
         counted, totals, weights = self._weighed(
