@@ -93,6 +93,14 @@ class TestBuilt:
                     lost.append((path.name, link))
         assert lost == []
 
+    def test_a_reader_sees_no_file_names_labels_or_dollars(self, site):
+        """Links are named by titles, statements by numbers, and all mathematics is set."""
+        raw = re.compile(r">\w+\.md</a>|(?:eq|thm|lem|rmk):\w+|\$\\?\w+\$|\\(?:leftarrow|sqrt)")
+        for path in [*site.glob("*.html"), *site.glob("reference/*.html")]:
+            text = path.read_text(encoding="utf-8").partition("<article")[2]
+            text = re.sub(r"<(pre|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+            assert (path.name, raw.findall(text)) == (path.name, [])
+
     def test_nothing_is_loaded_from_elsewhere(self, site):
         loaded = [one for page in pages(site).values() for one in page.loads]
         assert len(loaded) > 100
