@@ -9,8 +9,10 @@ GPU_PYTHON ?= python3
 GPU_PATH := PYTHONPATH=src:.venv-gpu
 # Enough of the tests to see every API that the lowest versions must have.
 OLDEST_TESTS := $(addprefix tests/schedules/test_,linear.py convex_and_nonconvex.py baselines_and_wrappers.py) \
-  tests/estimate src/driftrate/adapters \
-  $(addprefix src/driftrate/,torch.py optax.py keras.py river.py sklearn.py)
+  tests/estimate tests/streams src/driftrate/adapters \
+  $(addprefix src/driftrate/,torch.py optax.py keras.py river.py sklearn.py) \
+  tests/test_command_line.py tests/data $(addprefix tests/paper/test_,reproduce.py store.py) \
+  $(addprefix tests/race/test_,race_cli.py sources.py store.py contestants.py)
 
 help: ## Show the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -51,15 +53,17 @@ $(OLDEST): pyproject.toml .ci/oldest.py
 	$(PYTHON) -m venv .venv-oldest
 	$(PYTHON) .ci/oldest.py > .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -c .venv-oldest/constraints.txt -e '.[torch,jax,keras,river,sklearn]' \
+	  -c .venv-oldest/constraints.txt -e '.[torch,jax,keras,river,sklearn,race]' \
 	  'pytest>=8' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	@touch $@
 
-package: $(READY) ## The wheel and the sdist in dist/, and the tests of what is released
+package: $(READY) ## The wheel and the sdist in dist/, its own tests, and those of what is released
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation -o dist
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/pytest -m 'slow or not slow' -rs tests/package tests/test_project.py
+	folder=$$(mktemp -d) && tar -xzf dist/*.tar.gz -C $$folder --strip-components=1 && cd $$folder && \
+	  PYTHONPATH=$$folder/src $(CURDIR)/$(BIN)/pytest -n 2 --dist loadscope && rm -r $$folder
 
 gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not said)
 	@$(GPU_PATH) $(GPU_PYTHON) -c 'import pytest, array_api_compat' 2>/dev/null || \

@@ -238,9 +238,10 @@ for _name, _made in {
     "attach-short-horizon": _Torch("Adam", None, schedule=dr.MeasuredRate(relative=True)),
     "Pursuit": _Torch("Pursuit", None, network=True),
 }.items():
+    # Pursuit's own state is float32, whose sums differ from processor to processor.
     CASES[f"torch-{_name}"] = Case("torch", "pt", *(
         getattr(_made, word) for word in ("fresh", "step", "save", "load")
-    ))  # fmt: skip
+    ), 1e-5 if _name == "Pursuit" else 1e-9)  # fmt: skip
 
 
 @case("torch-Hedged", "torch", "pt", 1e-7)

@@ -4,10 +4,44 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 import pytest
 
-ATTACH = "import driftrate as dr, driftrate.{0}; print(driftrate.{0}.attach)"
+TORCH = """
+import torch
+import driftrate as dr, driftrate.torch
+torch.manual_seed(0)
+x, model = torch.randn(32, 4), torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+driftrate.torch.attach(optimizer, dr.MeasuredRate(), batch_size=32)
+before = model.weight.detach().clone()
+for _ in range(5):
+    optimizer.zero_grad()
+    (model(x).squeeze() - x.sum(dim=1)).square().mean().backward()
+    optimizer.step()
+assert not torch.equal(model.weight, before)
+print(optimizer.param_groups[0]["lr"])
+"""
+KERNELS = """
+import torch, triton
+import driftrate.torch
+from driftrate.adapters.torch import kernel
+print(float(kernel.squares([torch.full((300,), 2.0)])) == 1200.0 or exit("wrong"))
+"""
+OPTAX = """
+import jax, jax.numpy as jnp, optax
+import driftrate as dr, driftrate.optax
+x, params = jax.random.normal(jax.random.key(0), (32, 4)), jnp.zeros(4)
+optimizer = driftrate.optax.attach(optax.sgd(0.1), dr.MeasuredRate(), batch_size=32)
+state = optimizer.init(params)
+gradient = jax.grad(lambda one: jnp.mean((x @ one - x.sum(axis=1)) ** 2))
+for _ in range(5):
+    updates, state = optimizer.update(gradient(params), state, params)
+    params = optax.apply_updates(params, updates)
+assert (params != 0).all()
+print(params)
+"""
 KERAS = """
 import keras
 import driftrate as dr, driftrate.keras
@@ -30,6 +64,8 @@ model = ShiftRegressor()
 model.learn_one({"x": 1.0}, 1.0)
 print(model.predict_one({"x": 1.0}))
 """
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
+LOOPS = ("module_child.py", "prepared_child.py", "trainer_child.py")
 COMMANDS = {"paper": ["reproduce", "--help"], "race": ["race", "synthetic:walk", "--check"]}
 
 
@@ -47,14 +83,15 @@ def run(executable, *arguments, **variables):
 @pytest.mark.parametrize(
     ("extra", "code"),
     [
-        ("torch", ATTACH.format("torch")),
-        ("jax", ATTACH.format("optax")),
+        ("torch", TORCH),
+        pytest.param("kernels", KERNELS, marks=ON_LINUX),
+        ("jax", OPTAX),
         ("river", RIVER),
         ("sklearn", SKLEARN),
     ],
 )
-def test_an_extra_works_alone(extra, code, wheel, environment):
-    done = run(environment(f"{wheel}[{extra}]"), "-c", code)
+def test_an_extra_takes_a_step_alone(extra, code, wheel, environment):
+    done = run(environment(f"{wheel}[{extra}]"), "-c", code, TRITON_INTERPRET="1")
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
 
 
@@ -78,3 +115,22 @@ def test_a_command_works_alone(extra, wheel, environment):
     executable = environment(f"{wheel}[{extra}]")
     done = run(executable, "-m", "driftrate", *COMMANDS[extra])
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+
+
+@pytest.mark.slow
+def test_the_loops_of_others_run_with_their_extra_alone(wheel, unpacked, environment, tmp_path):
+    executable = environment(f"{wheel}[loops]")
+    for child in LOOPS:
+        path = unpacked / "tests" / "adapters" / child
+        done = run(executable, str(path), str(tmp_path), "attach", "whole", "1")
+        assert done.returncode == 0, (child, done.stderr[-3000:])
+
+
+@pytest.mark.slow
+def test_the_site_is_built_with_its_extra_alone(wheel, unpacked, environment, tmp_path):
+    executable = environment(f"{wheel}[docs]")
+    site = ["build", "--strict", "--config-file", str(unpacked / "mkdocs.yml")]
+    quiet = {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(unpacked / "src")}
+    done = run(executable, "-m", "mkdocs", *site, "--site-dir", str(tmp_path / "site"), **quiet)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "site" / "index.html").exists()

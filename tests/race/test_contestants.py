@@ -178,6 +178,15 @@ def test_the_grid_is_small_canonical_and_playable(name, streams):
         assert np.isfinite(player.step(x, y)).all() or "sgd" in name
 
 
+def test_what_is_too_old_is_said(monkeypatch):
+    pytest.importorskip("river", reason="the method is one of its")
+    newton = contestants()["online newton step"]
+    monkeypatch.setattr(base, "version", lambda name: {"river": "0.26.1"}[name])
+    assert newton.available() is None
+    monkeypatch.setattr(base, "version", lambda name: {"river": "0.9.0"}[name])
+    assert newton.available() == "needs river>=0.26: pip install 'river>=0.26'"
+
+
 def test_what_is_not_installed_is_said_and_not_raised(monkeypatch, streams):
     monkeypatch.setattr(base, "find_spec", lambda name: None if name == "dog" else True)
     found = contestants()["dog"]

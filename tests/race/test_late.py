@@ -131,7 +131,8 @@ def test_a_forecast_is_what_a_step_returns_and_learns_nothing(name):
             assert forecast.shape == (BATCH,)
             one.forecast(2.0 * batch.x)  # of other rows, which must not matter either
             scores = one.step(batch.x, batch.y)
-            np.testing.assert_allclose(forecast, scores, rtol=1e-6, atol=1e-9)
+            # torch's methods hold float32, whose rounding differs from product to product.
+            np.testing.assert_allclose(forecast, scores, rtol=1e-6, atol=1e-7)
             # Schedule-free weights go to and fro between two places, in single precision.
             np.testing.assert_allclose(other.step(batch.x, batch.y), scores, rtol=1e-5, atol=1e-7)
             if count == 15:

@@ -7,6 +7,7 @@ from math import log, pi, sqrt
 from typing import Any
 
 import numpy as np
+from array_api_compat import device as device_of
 
 from driftrate.schedules.base import Array
 
@@ -26,7 +27,7 @@ def _unit_rule(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _placed(xp: Any, rule: tuple[np.ndarray, ...], like: Array) -> list[Array]:
     """Return a rule's arrays with the dtype and on the device of `like`."""
-    return [xp.asarray(values, dtype=like.dtype, device=like.device) for values in rule]
+    return [xp.asarray(values, dtype=like.dtype, device=device_of(like)) for values in rule]
 
 
 @lru_cache
@@ -43,7 +44,7 @@ def _half_line(xp: Any, variance: Array) -> tuple[Array, Array]:
     The range ends where either the density or the logistic tail is negligible. The nearest
     singularity in y, iπ, is at least π/40 of the range away, so one rule serves every s.
     """
-    x, w = _half_rule(xp, variance.dtype, variance.device)
+    x, w = _half_rule(xp, variance.dtype, device_of(variance))
     s = xp.sqrt(variance)[..., None]
     width = _TAIL_LOGISTIC / xp.clip(s, _TAIL_LOGISTIC / _TAIL_NORMAL, None)
     z = width * x

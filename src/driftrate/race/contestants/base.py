@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
@@ -75,6 +76,8 @@ class Contestant:
         first_order: Whether it keeps no matrix.
         ours: Whether it is of this library.
         packages: The packages it needs, each as (module, what to install).
+        least: The lowest version of the last package that has the method, where an older one will
+            do for all others: major and minor.
         models: The models that it can train.
         by_row: Whether it learns from the rows of a batch one after the other, as many steps as
             rows, where others take one.
@@ -87,6 +90,7 @@ class Contestant:
     first_order: bool = True
     ours: bool = False
     packages: tuple[tuple[str, str], ...] = ()
+    least: tuple[int, int] | None = None
     models: tuple[str, ...] = MODELS
     by_row: bool = False
 
@@ -97,9 +101,17 @@ class Contestant:
         return ["default", *(canonical(point) for point in self.grid)]
 
     def available(self) -> str | None:
-        """Return None, or which package is missing."""
+        """Return None, or which package is missing or too old."""
         missing = [pip for module, pip in self.packages if find_spec(module) is None]
-        return f"needs {', '.join(missing)}: pip install 'driftrate[race]'" if missing else None
+        if missing:
+            return f"needs {', '.join(missing)}: pip install 'driftrate[race]'"
+        if self.least is not None:
+            package = self.packages[-1][1]
+            major, minor = version(package).split(".")[:2]
+            if (int(major), int(minor)) < self.least:
+                wanted = f"{package}>={self.least[0]}.{self.least[1]}"
+                return f"needs {wanted}: pip install '{wanted}'"
+        return None
 
     def make(self, setting: str, setup: Setup) -> Player:
         """Return a player at a setting."""

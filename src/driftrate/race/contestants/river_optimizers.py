@@ -60,7 +60,9 @@ class OnlineNewton(Stream):
         return optim.Newton(**options)
 
 
-def _river(name: str, family: str, build: Any, settings: Any) -> Contestant:
+def _river(
+    name: str, family: str, build: Any, settings: Any, least: tuple[int, int] | None = None
+) -> Contestant:
     return Contestant(
         name,
         family,
@@ -68,6 +70,7 @@ def _river(name: str, family: str, build: Any, settings: Any) -> Contestant:
         settings,
         first_order=family != "second order",
         packages=(("river", "river"),),
+        least=least,
         models=LINEAR_MODELS,
         by_row=True,
     )
@@ -77,5 +80,6 @@ _ALPHAS = (*grid("alpha", [0.005, 0.5]), *({"alpha": a, "l2": 0.0} for a in (0.0
 _NEWTON = (*grid("diameter", [0.1, 0.3, 3.0, 10.0]), {"eps": 1e-5, "lr": 0.1})
 CONTESTANTS = (
     _river("ftrl proximal", "adaptive", FTRLProximal, _ALPHAS),
-    _river("online newton step", "second order", OnlineNewton, _NEWTON),
+    # Before 0.26 ε was the inverse at first, and the class was not exported.
+    _river("online newton step", "second order", OnlineNewton, _NEWTON, least=(0, 26)),
 )
