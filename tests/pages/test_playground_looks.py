@@ -42,7 +42,7 @@ HEIGHTS = """id => {
   chart = plain;
   return [low, high];
 }"""
-# From the lowest to the highest, where words are said beside the lines of the rate of learning.
+# From the highest to the lowest, where words are said beside the lines of the rate of learning.
 WORDED = """() => {
   const found = [], plain = CanvasRenderingContext2D.prototype.fillText;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
@@ -61,7 +61,8 @@ PLACES = """[...document.querySelectorAll("canvas, fieldset, input, output, .rul
 
 def test_no_word_is_cut_off(engine):
     """At each width, with the longest of what a label may say."""
-    shown(engine, "path=runaway&rate=0.126&dim=128&noise=0.1&step=0")
+    shown(engine, "path=runaway&rate=0.126&dim=128&noise=0.1&step=1")
+    assert engine.locator("#seen").inner_text().startswith("as seen from the target")
     for width in WIDTHS:
         engine.set_viewport_size({"width": width, "height": 900})
         assert engine.evaluate("document.documentElement.scrollWidth") <= width
@@ -98,7 +99,7 @@ def test_no_words_of_a_chart_lie_on_others(words, engine):
     shown(engine, f"{words}step=2000")
     heights = engine.evaluate(WORDED)
     assert heights
-    assert all(high - low > 12 for high, low in pairwise(heights))
+    assert all(low - high > 12 for high, low in pairwise(heights))
 
 
 def test_all_rates_may_be_off(engine):

@@ -28,7 +28,7 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
   const x = t => left + (width - left - right) * t / (STEPS - 1);
   const y = v => top + (height - top - bottom) * (1 - scale(v));
   pen.font = FONT; pen.lineWidth = 1; pen.textBaseline = "middle";
-  let worded = Infinity;                          // where words are: none lie on others
+  let worded = -Infinity;                         // where words are: none lie on others
   for (const { value, say, strong, words } of ticks) {
     const at = Math.round(y(value)) + .5;
     if (at < top - 2 || at > height - bottom + 2) continue;
@@ -36,7 +36,7 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
     pen.setLineDash(strong ? [2, 3] : []);
     pen.beginPath(); pen.moveTo(left, at); pen.lineTo(width - right, at); pen.stroke();
     pen.fillStyle = colours.soft; pen.textAlign = "right"; pen.fillText(say, left - 6, at);
-    if (words && at < worded - 15) {
+    if (words && at > worded + 15) {
       pen.globalAlpha = .75; pen.fillText(words, width - right, at - 8); pen.globalAlpha = 1;
       worded = at;
     }
@@ -99,7 +99,7 @@ function decades(low, high) {
 // The chase: target and learners in the plane, learners with trails, other seeds as dust.
 function chase(canvas, view, colours) {
   const { pen, width, height } = fitted(canvas);
-  const { centre, radius, step, target, learners, seen } = view;
+  const { centre, radius, step, target, learners } = view;
   const unit = Math.min(width, height) / (2 * radius);
   const x = v => width / 2 + unit * (v - centre[0]), y = v => height / 2 - unit * (v - centre[1]);
   // A grid of units, so that distances can be read.
@@ -169,7 +169,5 @@ function chase(canvas, view, colours) {
     pen.fillStyle = colour; pen.fill(); pen.lineWidth = 1.8; pen.strokeStyle = colours.card; pen.stroke();
   }
   pen.globalAlpha = 1;
-  pen.font = FONT; pen.fillStyle = colours.soft; pen.textAlign = "left"; pen.textBaseline = "top";
-  if (seen) pen.fillText(seen, 12, 32);
   return { x: px => centre[0] + (px - width / 2) / unit, y: py => centre[1] - (py - height / 2) / unit };
 }
