@@ -53,7 +53,7 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
   }
   pen.save();
   pen.beginPath(); pen.rect(left, top - 2, width - left, height - top - bottom + 4); pen.clip();
-  const stride = Math.max(1, Math.floor(1.6 * STEPS / (width - left)));
+  const stride = Math.max(1, Math.floor(2 * STEPS / (width - left)));
   for (const { values, error, colour, dash, alpha } of lines) {
     if (error) {
       pen.fillStyle = colour; pen.globalAlpha = .16 * alpha; pen.beginPath();
@@ -65,14 +65,25 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
     }
     pen.globalAlpha = alpha; pen.strokeStyle = colour; pen.lineWidth = LINE; pen.lineJoin = "round"; pen.setLineDash(dash || []);
     pen.beginPath();
-    let gap = true, t = 0;
-    for (; t <= step; t += stride) {
-      const v = values[t];
-      if (v !== v) { gap = true; continue; }
-      if (gap) pen.moveTo(x(t), y(v)); else pen.lineTo(x(t), y(v));
+    let gap = true;
+    const to = t => {
+      if (gap) pen.moveTo(x(t), y(values[t])); else pen.lineTo(x(t), y(values[t]));
       gap = false;
+    };
+    for (let from = 0; from <= step; from += stride) {
+      // Of each stretch its least and its largest, so that no peak is lost.
+      let low = -1, high = -1;
+      for (let t = from; t < from + stride && t <= step; t++) {
+        const v = values[t];
+        if (v !== v) continue;
+        if (low < 0 || v < values[low]) low = t;
+        if (high < 0 || v > values[high]) high = t;
+      }
+      if (low < 0) { gap = true; continue; }
+      to(Math.min(low, high));
+      if (low !== high) to(Math.max(low, high));
     }
-    if (!gap && values[step] === values[step]) pen.lineTo(x(step), y(values[step]));
+    if (!gap && values[step] === values[step]) to(step);
     pen.stroke(); pen.setLineDash([]);
     if (values[step] === values[step]) {
       pen.fillStyle = colour; pen.beginPath();
