@@ -52,7 +52,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const page = {
   raw: {}, path: "jumps", seed: 1, off: new Set(), drawn: [], step: 0, playing: false,
   history: new History(NAMES), colours: {}, stale: true, frames: 0, first: null, hot: null, pointer: null,
-  written: -REST, due: 0,
+  written: -REST, due: 0, waiting: false,
 };
 
 function settings() {
@@ -118,7 +118,7 @@ function frame(now) {
   const passed = Math.min(now - last, 50);
   last = now;
   const live = page.path === "yours";
-  if (page.playing) {
+  if (page.playing && !page.waiting) {
     const to = page.step + PACE * passed / 1000;
     if (live) hold(Math.min(Math.floor(to), STEPS - 1));
     // No further than is known, which is old news while a run begins anew; who is ahead waits.
