@@ -33,8 +33,8 @@ const TRIES = [
 const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
 const STORIES = {
   rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
-  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
-    + "too high for the rest; 1/t has forgotten how to move.",
+  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for jumps and too "
+    + "high for rest; 1/t has forgotten how to move.",
   drift: "A random walk: the best rate is a constant, set by speed, noise and batch. Algorithm 1 guards against "
     + "the worst, and so its rate is higher.",
   spiral: "The paper\u2019s spiral is fast outside and slow in the middle: the best rate falls, and rises again.",
