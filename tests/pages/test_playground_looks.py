@@ -42,7 +42,7 @@ HEIGHTS = """id => {
   chart = plain;
   return [low, high];
 }"""
-# From the lowest to the highest, where words are said beside the lines of the rate of learning.
+# From the highest to the lowest, where words are said beside the lines of the rate of learning.
 WORDED = """() => {
   const found = [], plain = CanvasRenderingContext2D.prototype.fillText;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
@@ -53,6 +53,29 @@ WORDED = """() => {
   CanvasRenderingContext2D.prototype.fillText = plain;
   return found;
 }"""
+# How high the line of Algorithm 1 is drawn, and its least and largest value between two jumps.
+PEAKS = """() => {
+  const drawn = [], wanted = [], plain = chart, pen = CanvasRenderingContext2D.prototype;
+  const { lineTo, moveTo } = pen;
+  const noted = own => function (x, y) {
+    if (this.canvas.id === "rates") drawn.push(y);
+    own.call(this, x, y);
+  };
+  [pen.lineTo, pen.moveTo] = [noted(lineTo), noted(moveTo)];
+  chart = (canvas, lines, step, ticks, scale, ...rest) => {
+    if (canvas.id === "rates") {
+      const height = value => 6 + (canvas.clientHeight - 26) * (1 - scale(value));
+      for (let from = 0; from < 2000; from += 250) {
+        const part = lines[0].values.slice(from, from + 250);
+        wanted.push(height(Math.min(...part)), height(Math.max(...part)));
+      }
+    }
+    return plain(canvas, lines, step, ticks, scale, ...rest);
+  };
+  draw();
+  [chart, pen.lineTo, pen.moveTo] = [plain, lineTo, moveTo];
+  return [drawn, wanted];
+}"""
 PLACES = """[...document.querySelectorAll("canvas, fieldset, input, output, .rule")].map(one => {
   const { x, y, height } = one.getBoundingClientRect();
   return [one.id || one.className || one.tagName, x + scrollX, y + scrollY, height].join(" ");
@@ -61,7 +84,8 @@ PLACES = """[...document.querySelectorAll("canvas, fieldset, input, output, .rul
 
 def test_no_word_is_cut_off(engine):
     """At each width, with the longest of what a label may say."""
-    shown(engine, "path=runaway&rate=0.126&dim=128&noise=0.1&step=0")
+    shown(engine, "path=runaway&rate=0.126&dim=128&noise=0.1&step=1")
+    assert engine.locator("#seen").inner_text().startswith("as seen from the target")
     for width in WIDTHS:
         engine.set_viewport_size({"width": width, "height": 900})
         assert engine.evaluate("document.documentElement.scrollWidth") <= width
@@ -98,10 +122,20 @@ def test_no_words_of_a_chart_lie_on_others(words, engine):
     shown(engine, f"{words}step=2000")
     heights = engine.evaluate(WORDED)
     assert heights
-    assert all(high - low > 12 for high, low in pairwise(heights))
+    assert all(low - high > 12 for high, low in pairwise(heights))
 
 
 def test_all_rates_may_be_off(engine):
     names = engine.evaluate("NAMES.join()")
     shown(engine, f"off={names}&step=300")
     assert engine.locator("#picture").get_attribute("aria-label") == "The chase at step 300 of 2000"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_peak_of_a_rate_is_lost(width, engine):
+    """Between a jump and the next one the line goes as far up and down as the rate does."""
+    engine.set_viewport_size({"width": width, "height": 900})
+    shown(engine, "step=2000&off=measured,hedged,pursuit,constant,inverse,adam")
+    drawn, wanted = engine.evaluate(PEAKS)
+    assert len(wanted) == 16
+    assert [min(abs(one - other) for other in drawn) < 0.01 for one in wanted] == [True] * 16

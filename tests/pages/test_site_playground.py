@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -54,6 +57,32 @@ def test_the_frame_is_as_high_as_what_is_in_it(name, site, visit):
         assert 0 <= frame.evaluate(ROOM) < 40, width
     assert frame.locator("h1").is_hidden()
     assert visit.errors == []
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def served(site):
+    """The address of the site on a server: there the frame is of the same origin as its page."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_frame_waits_until_it_is_seen(served, visit):
+    page = visit.page
+    page.set_viewport_size({"width": visit.width, "height": 240})
+    page.goto(f"{served}/play.html")
+    page.wait_for_function("document.querySelector('iframe.play').style.height")
+    frame = page.locator("iframe.play").element_handle().content_frame()
+    frame.wait_for_function("page.history.head > 100")
+    assert frame.evaluate("[page.step, page.playing]") == [0, True]
+    frame.locator("#picture").scroll_into_view_if_needed()
+    frame.wait_for_function("page.step > 10")
 
 
 def test_the_frame_leads_to_the_page_and_the_page_home(site, visit):

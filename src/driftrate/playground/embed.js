@@ -13,4 +13,10 @@ function embed() {
     tell();
   });
   new ResizeObserver(tell).observe(root);
+  // Nothing is played before there is anybody to see it.
+  page.waiting = true;
+  new IntersectionObserver(([first], own) => {
+    page.waiting = !first.isIntersecting;
+    if (!page.waiting) own.disconnect();
+  }).observe($("picture"));
 }

@@ -33,8 +33,8 @@ const TRIES = [
 const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
 const STORIES = {
   rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
-  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
-    + "too high for the rest; 1/t has forgotten how to move.",
+  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for jumps and too "
+    + "high for rest; 1/t has forgotten how to move.",
   drift: "A random walk: the best rate is a constant, set by speed, noise and batch. Algorithm 1 guards against "
     + "the worst, and so its rate is higher.",
   spiral: "The paper\u2019s spiral is fast outside and slow in the middle: the best rate falls, and rises again.",
@@ -42,10 +42,9 @@ const STORIES = {
     + "Algorithm 1 is made for.",
   yours: "Let the target rest, jump and drift by your hand, and see who follows. The address keeps your path.",
 };
-const LEARNING = [
-  { value: 0, say: "0" }, { value: .1, say: "0.1" }, { value: .5, say: "0.5", words: "halves the error" },
-  { value: 1, say: "1", strong: true, words: "overshoots above" }, { value: 2, say: "2" },
-  { value: 5, say: "5" }, { value: 10, say: "10" },
+const LEARNING = [                               // from the top, whose words come first
+  { value: 5, say: "5" }, { value: 2, say: "2" }, { value: 1, say: "1", strong: true, words: "overshoots above" },
+  { value: .5, say: "0.5", words: "halves the error" }, { value: .1, say: "0.1" }, { value: 0, say: "0" },
 ];
 const $ = id => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -53,7 +52,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const page = {
   raw: {}, path: "jumps", seed: 1, off: new Set(), drawn: [], step: 0, playing: false,
   history: new History(NAMES), colours: {}, stale: true, frames: 0, first: null, hot: null, pointer: null,
-  written: -REST, due: 0,
+  written: -REST, due: 0, waiting: false,
 };
 
 function settings() {
@@ -119,7 +118,7 @@ function frame(now) {
   const passed = Math.min(now - last, 50);
   last = now;
   const live = page.path === "yours";
-  if (page.playing) {
+  if (page.playing && !page.waiting) {
     const to = page.step + PACE * passed / 1000;
     if (live) hold(Math.min(Math.floor(to), STEPS - 1));
     // No further than is known, which is old news while a run begins anew; who is ahead waits.
@@ -165,13 +164,15 @@ function draw() {
   const low = Math.min(Math.max(.7 * lowRate, 1e-5), .02), top = Math.min(Math.max(1.2 * highRate, 2), 20);
   chart($("rates"), line("rates"), step, decades(low, top), logarithmic(low, top), colours, marks);
   // Between a straight and a logarithmic scale: small ones are seen, and 0 is there.
-  const most = Math.min(Math.max(1.05 * far("learning")[1], 2), 10);
+  const most = Math.min(Math.max(1.05 * far("learning")[1], 2), 5);
   chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / most), colours, marks);
   // From the first loss on; what is a thousand times worse than the best leaves the picture.
   const [least, worst, end] = far("regret");
   const high = 1.5 * Math.min(worst, 2000 * end), floor = Math.max(.8 * least, 1e-6 * high);
   chart($("regret"), line("regret", "error"), step, decades(floor, high), logarithmic(floor, high), colours, marks);
-  page.map = chase($("picture"), look(shown, step), colours);
+  const view = look(shown, step);
+  page.map = chase($("picture"), view, colours);
+  if ($("seen").textContent !== view.seen) $("seen").textContent = view.seen;
   $("time").value = step; $("time").setAttribute("aria-valuetext", `step ${step}`);
   $("clock").textContent = `${step} / ${STEPS - 1}`;
   let best = Infinity;
@@ -268,7 +269,7 @@ function furnish() {
     group.append(label);
   }
   $("paths").append(group);
-  $("rules").innerHTML = '<h2><span>click to hide or show</span><span>regret so far</span></h2>' + NAMES.map(name => {
+  $("rules").innerHTML = '<h2><span>click to hide</span><span>regret so far</span></h2>' + NAMES.map(name => {
     const [title, told, slider] = LEARNERS[name];
     const own = slider in SLIDERS ? `<label><span hidden>rate</span><input type="range" id="${slider}"
       aria-label="Rate of ${title}"><output id="say-${slider}"></output></label>` : "";
