@@ -232,7 +232,8 @@ class Cluster:
                 self._refuse(cell, worker, refusal)
         else:
             name = Path(cell.stream).name
-            self._say(f"sent {name} to the worker at {worker}: {sent:,} bytes")
+            if sent:
+                self._say(f"sent {name} to the worker at {worker}: {sent:,} bytes")
         for one in sending.cells:
             self._hand_out(one)
 
