@@ -90,7 +90,7 @@ class TestBeats:
 
 
 def test_the_cells_of_a_worker_whose_heart_stops_go_to_others(store, monkeypatch):
-    monkeypatch.setattr(beats, "SILENT_SECONDS", 1.2)
+    monkeypatch.setattr(beats, "SILENT_SECONDS", 1.5)
     options = {"processes": False, "n_workers": 2, "threads_per_worker": 1}
     options |= {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
     cells, said = slow(40), Said()
@@ -102,7 +102,7 @@ def test_the_cells_of_a_worker_whose_heart_stops_go_to_others(store, monkeypatch
         found += finished
         silent = local.workers[0].address
     check(found, cells)
-    assert said.lines[0].startswith(f"{silent} has not answered for")
+    assert any(line.startswith(f"{silent} has not answered for") for line in said.lines)
 
 
 @pytest.mark.slow
@@ -130,7 +130,8 @@ def test_with_all_silent_it_says_so_within_ten_seconds_and_goes_on_with_one_that
     stand_still(*workers)
     found += finished
     check(found, cells)
-    assert said.lines[0].startswith("none of 2 workers answers at the Dask scheduler")
+    assert said.lines[0].startswith("no worker answers at the Dask scheduler")
+    assert said.lines[0].endswith("the cells wait until one joins or wakes")
     assert said.times[0] - begin < 10.0
     assert said.lines[1] == "a Dask worker answers: going on"
 
@@ -145,7 +146,7 @@ def test_with_all_silent_it_goes_on_with_one_that_joins(cluster, store):
     stand_still(*workers)
     found += finished
     check(found, cells)
-    assert said.lines[0].startswith("none of 2 workers answers")
+    assert said.lines[0].startswith("no worker answers")
 
 
 @pytest.mark.slow

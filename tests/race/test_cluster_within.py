@@ -164,10 +164,33 @@ class TestFiles:
 
         said = []
         monkeypatch.setattr(shipping, "receive", receive)
+        monkeypatch.setattr(shipping, "_TIMES", 1)
         found = dict(race(cells, tmp_path / "race.sqlite", within, say=said.append))
         assert {result["status"] for result in found.values()} == {"ok"}
         (refusal,) = (line for line in said if line.startswith("cannot send"))
         assert refusal.endswith("No space left on device; others play its cells")
+
+    def test_one_failure_is_tried_again(self, cells, within, tmp_path, monkeypatch):
+        failed, real = tmp_path / "failed.txt", shipping.receive
+
+        def receive(*arguments):
+            if not failed.exists():
+                failed.write_text("once")
+                raise ConnectionError("another has come to that address")
+            real(*arguments)
+
+        said = []
+        monkeypatch.setattr(shipping, "receive", receive)
+        found = dict(race(cells, tmp_path / "race.sqlite", within, say=said.append))
+        assert failed.exists()
+        assert {result["status"] for result in found.values()} == {"ok"}
+        assert len(said) == 1
+
+    def test_a_file_that_is_gone_here_ends_the_race(self, cells, within, tmp_path, monkeypatch):
+        monkeypatch.setattr(shipping.Files, "has", lambda *_: True)
+        Path(cells[0].stream).unlink()
+        with pytest.raises(DataError, match=r"drifting.parquet cannot be read: No such file"):
+            list(race(cells, tmp_path / "race.sqlite", within))
 
     def test_two_races_may_send_a_worker_the_same_file(self, cells, tmp_path):
         content = Path(cells[0].stream).read_bytes()

@@ -232,7 +232,8 @@ class Cluster:
                 self._refuse(cell, worker, refusal)
         else:
             name = Path(cell.stream).name
-            self._say(f"sent {name} to the worker at {worker}: {sent:,} bytes")
+            if sent:
+                self._say(f"sent {name} to the worker at {worker}: {sent:,} bytes")
         for one in sending.cells:
             self._hand_out(one)
 
@@ -265,8 +266,9 @@ class Cluster:
             refused.intersection_update(known)
         threads = sum(self._beats.answering.values())
         if not threads and self._threads != 0:
-            none = f"none of {len(known)} workers answers" if known else "no worker is"
-            self._say(f"{none} at the Dask scheduler {where}: the cells wait until one joins")
+            none, end = ("answers", "joins or wakes") if known else ("is", "joins")
+            waiting = f"the cells wait until one {end}"
+            self._say(f"no worker {none} at the Dask scheduler {where}: {waiting}")
         elif threads and self._threads == 0:
             self._say("a Dask worker answers: going on")
         if threads and threads != self._threads:

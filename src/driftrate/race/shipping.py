@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -18,7 +19,7 @@ from driftrate.race.sources import NOT_FILES
 _PIECE_BYTES = 32 * 2**20
 # Files on their way at once: the scheduler holds a piece of each.
 _AT_ONCE = 4
-# A worker that lacks a file after so many times it was sent does not keep it.
+# A worker that lacks a file after it was sent so many times cannot have it.
 _TIMES = 3
 
 
@@ -26,7 +27,7 @@ _TIMES = 3
 
 
 class Refused(Exception):
-    """A worker cannot take a file."""
+    """A worker did not take a file."""
 
 
 class Files:
@@ -42,7 +43,9 @@ class Files:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._paths: dict[tuple[str, str], bool] = {}
         # By a worker's own name, since another may take its address, and the fingerprint.
-        self._sent: dict[tuple[str, str], tuple[int, float]] = {}  # how often, and when last
+        self._tries: Counter[tuple[str, str]] = Counter()
+        self._why: dict[tuple[str, str], str] = {}
+        self._came: dict[tuple[str, str], float] = {}
 
     def has(self, cell: Cell) -> bool:
         """Return whether the stream of a cell is a file that could be sent."""
@@ -54,32 +57,47 @@ class Files:
 
     def came(self, cell: Cell, name: str, since: float) -> bool:
         """Return whether the file of a cell has come to a worker that lacked it since then."""
-        return self._sent.get((name, cell.fingerprint), (0, -inf))[1] > since
+        return self._came.get((name, cell.fingerprint), -inf) > since
 
     async def send(self, cell: Cell, worker: str, name: str) -> int:
-        """Send the file of a cell to a worker, in pieces; return how many bytes.
+        """Send the file of a cell to a worker, in pieces.
+
+        Returns:
+            How many bytes were sent; 0 if it failed and may be tried again.
 
         Raises:
-            Refused: The worker is gone, or cannot write, or does not keep what it is sent.
+            Refused: The worker cannot take the file, or does not keep it, time and again.
             DataError: The file cannot be read, or has changed since the race began.
         """
-        times, _ = self._sent.get((name, cell.fingerprint), (0, 0.0))
-        if times == _TIMES:
-            raise Refused("it does not keep what it is sent")
-        async with self._turns:
-            sent = 0
-            try:
-                with Path(cell.stream).open("rb") as file:
-                    while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
-                        await self._ask(worker, receive, cell, sent, piece)
-                        sent += len(piece)
-            except OSError as error:
-                said = f"{cell.stream} cannot be read: {error.strerror or error}"
-                raise DataError(said) from error
-            if await asyncio.to_thread(fingerprint, cell.stream) != cell.fingerprint:
-                raise DataError(f"{cell.stream} has changed since the race began: start it again")
-            await self._ask(worker, finish, cell)
-        self._sent[name, cell.fingerprint] = times + 1, monotonic()
+        known = (name, cell.fingerprint)
+        if self._tries[known] == _TIMES:
+            raise Refused(self._why.get(known, "it does not keep what it is sent"))
+        self._tries[known] += 1
+        try:
+            async with self._turns:
+                sent = await self._pieces(cell, worker)
+        except Refused as refusal:
+            self._why[known] = str(refusal)
+            if self._tries[known] == _TIMES:
+                raise
+            return 0
+        self._came[known] = monotonic()
+        return sent
+
+    async def _pieces(self, cell: Cell, worker: str) -> int:
+        sent = 0
+        try:
+            with Path(cell.stream).open("rb") as file:
+                while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+                    await self._ask(worker, receive, cell, sent, piece)
+                    sent += len(piece)
+        except OSError as error:
+            said = f"{cell.stream} cannot be read: {error.strerror or error}"
+            raise DataError(said) from error
+        if await asyncio.to_thread(fingerprint, cell.stream) != cell.fingerprint:
+            said = f"{cell.stream} has changed since the race began"
+            raise DataError(f"{said}: start the race again")
+        await self._ask(worker, finish, cell)
         return sent
 
     async def _ask(self, worker: str, function: Callable[..., object], *arguments: object) -> None:
