@@ -93,7 +93,7 @@ METHODS = (
     # On top of the optimizer: 2 + 2 (4) + 2, the slow average of the weights.
     Method("`attach(..., MeasuredRate())`, on top", 4, 12, 4),
     # 2 + 2 (4 + 4 + 4 + 2 + 2): v, h, u, what 16 bits drop, the weights.
-    Method("`Pursuit`", 14, 34, 2),
+    Method("`Pursuit`", 14, 34, 3),
     # A copy: 4 + 2 (4 + 4) in single precision; once the scales, and the weights as they came.
     Method("`Hedged`", 8.0 * POOL + 4, 20.0 * POOL + 4, 0, POOL),
 )
