@@ -96,7 +96,7 @@ METHODS = (
     # when all know that it is finite, the slow average of the weights follows, 2 + 2 (4).
     Method("`attach(..., MeasuredRate())`, on top", 4, 20, once=4 * 8),
     # 2 + 2 (4 + 4 + 4 + 2 + 2): v, h, u, what 16 bits drop, the weights.
-    Method("`Pursuit`", 14, 34, each=2 * 4),
+    Method("`Pursuit`", 14, 34, each=3 * 4),
     # A copy: 4 + 2 (4 + 4) in single precision; once the scales, and the weights as they came.
     Method("`Hedged`", 8.0 * POOL + 4, 20.0 * POOL + 4, copies=POOL),
 )

@@ -38,7 +38,7 @@ SIZES = {
     "large": ((256, 1024, 1024, 1024, 64), 512),
     "small": ((32, 64, 64, 8), 64),
 }
-REDUCED = (32, 8_000, 16_000)  # bytes, as 1,000 tensors would have them
+REDUCED = (32, 12_000, 16_000)  # bytes, as 1,000 tensors would have them
 ROWS = ("Adam", "Adam, MeasuredRate()", "Adam, MeasuredRate(max_rate=1.0)", "Pursuit")
 
 

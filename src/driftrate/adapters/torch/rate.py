@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +30,7 @@ from driftrate.adapters.torch.notes import Notes
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
-from driftrate.adapters.torch.sharded_state import pack, unpack
+from driftrate.adapters.torch.sharded_state import is_of_checkpoint, pack, unpack
 from driftrate.adapters.torch.sharded_wrapped import unwrapped
 from driftrate.errors import ConfigError, StateError
 from driftrate.schedules.base import Schedule, Signal, State, map_state
@@ -128,7 +127,8 @@ class Rate(LRScheduler):
 
         Args:
             **fields: Any of `batch_size`, `shift`, `loss` and `loss_shift`: numbers, or scalar
-                tensors. They are for the next step alone.
+                tensors. They are for the next step alone. All ranks tell the same, but for `loss`:
+                each tells its own, and their mean counts.
 
         Example:
             >>> import torch, driftrate as dr, driftrate.torch
@@ -357,7 +357,7 @@ class Rate(LRScheduler):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         given = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        self._dry = given is None and self._groups.stopped and _is_of_checkpoint()
+        self._dry = given is None and self._groups.stopped and is_of_checkpoint()
         if self._dry:
             return None
         if given is None:
@@ -507,17 +507,3 @@ class Rate(LRScheduler):
                 "what is remembered must exist, and the update be compiled, before a CUDA graph is"
                 " captured: take two steps before the capture"
             )
-
-
-def _is_of_checkpoint() -> bool:
-    """Whether torch's checkpoints take this step, to have a state to load into: that is no step.
-
-    Its rates and gradients are 0, but so may be those of a first step of a warm-up in a process
-    that holds no numbers. And a process may be alone in it, so that no other can be asked.
-    """
-    frame = sys._getframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith("torch.distributed.checkpoint"):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,20 @@ def unpack(state: dict[str, Any], observer: Observer) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"the saved rate is damaged: {error!r}") from error
     return {"version": state["version"], **rest}
+
+
+def is_of_checkpoint() -> bool:
+    """Whether torch's checkpoints take this step, to have a state to load into: that is no step.
+
+    Its rates and gradients are 0, but so may be those of a first step of a warm-up in a process
+    that holds no numbers. And a process may be alone in it, so that no other can be asked.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("torch.distributed.checkpoint"):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _rank(observer: Observer) -> str:
