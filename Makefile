@@ -97,6 +97,7 @@ bench: $(READY) ## The slow studies: speed and regret, as ratios in one run
 	$(BIN)/python benchmarks/playground.py
 	$(BIN)/python benchmarks/cost_model.py
 	$(BIN)/python benchmarks/sharded.py
+	$(BIN)/python benchmarks/cluster.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zero_knowledge.py --every 16
 	$(BIN)/python benchmarks/race.py --defaults-only

@@ -2,7 +2,7 @@
 
     python benchmarks/adapters.py               # CPU: MLP of 10 million parameters, B = 256
     python benchmarks/adapters.py --small       # CPU: small models in torch, River and Optax
-    python benchmarks/adapters.py --gpu         # GPU: 100 million, bf16, fused AdamW
+    python benchmarks/adapters.py --gpu         # GPU: 100 million, bf16, fused AdamW; --batch 256
 
 Steps of all rows are interleaved and each row's figure is its fastest step, so that a busy machine
 slows all alike. Prodigy and schedule-free are timed too where they are installed.
@@ -158,7 +158,7 @@ def cpu() -> None:
     show(title, best_of(rows, wall_clock), "bare")
 
 
-def gpu() -> None:
+def gpu(batches: Iterable[int]) -> None:
     show_compiled()
     widths = (4096, 5632, 5632, 5632, 2048)
     place: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
@@ -169,7 +169,7 @@ def gpu() -> None:
     def plain(p: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(p, lr=1e-4, fused=True)
 
-    for batch in (256, 4096, 16384):
+    for batch in batches:
         after, halves = {"mode": "sequence", **place}, {"mode": "parts", **place}
         rows = {
             "bare": Loop(widths, batch, tensor, **place),
@@ -223,11 +223,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--small", action="store_true")
+    sizes: dict[str, Any] = {"type": int, "nargs": "+", "default": (256, 4096, 16384)}
+    parser.add_argument("--batch", **sizes, help="sizes of the --gpu runs")
     args = parser.parse_args()
     if args.small:
         # Late: it needs River and Optax, which a machine with a GPU may lack.
         importlib.import_module("adapters_small").show()
     elif args.gpu:
-        gpu()
+        gpu(args.batch)
     else:
         cpu()

@@ -73,15 +73,17 @@ class Method:
 
     Args:
         state: Bytes of state a weight.
-        traffic: Bytes of memory read and written a weight and step, at least: each array once.
-        numbers: How many numbers a tensor the devices add up.
+        traffic: Bytes of memory read and written a weight and step on shards.
+        each: Bytes that the devices add up for every tensor.
+        once: Bytes that they add up for all of them together.
         copies: Of the network, each with a forward and a backward pass.
     """
 
     name: str
     state: float
     traffic: float
-    numbers: int
+    each: float = 0.0
+    once: float = 0.0
     copies: int = 1
 
 
@@ -89,14 +91,17 @@ POOL = len(MEMBERS)
 # Weights and gradients of two bytes. Each comment: gradient, state there and back, weights.
 METHODS = (
     # 2 + 2 (4 + 4 + 4) + 2: moments, and a copy of the weights in single precision.
-    Method("AdamW, mixed precision", 12, 28, 0),
-    # On top of the optimizer: 2 + 2 (4) + 2, the slow average of the weights.
-    Method("`attach(..., MeasuredRate())`, on top", 4, 12, 4),
+    Method("AdamW, mixed precision", 12, 28),
+    # On top of the optimizer: the gradient's square, 2; its product with the lead, 2 + 2 + 4; and
+    # when all know that it is finite, the slow average of the weights follows, 2 + 2 (4).
+    Method("`attach(..., MeasuredRate())`, on top", 4, 20, once=4 * 8),
     # 2 + 2 (4 + 4 + 4 + 2 + 2): v, h, u, what 16 bits drop, the weights.
-    Method("`Pursuit`", 14, 34, 2),
+    Method("`Pursuit`", 14, 34, each=3 * 4),
     # A copy: 4 + 2 (4 + 4) in single precision; once the scales, and the weights as they came.
-    Method("`Hedged`", 8.0 * POOL + 4, 20.0 * POOL + 4, 0, POOL),
+    Method("`Hedged`", 8.0 * POOL + 4, 20.0 * POOL + 4, copies=POOL),
 )
+# On one device attach reads the gradient's square, 2, and does the rest at once, 2 + 2 + 2 (4).
+WHOLE = 14.0
 
 
 def passes(run: Run, machine: Machine) -> float:
@@ -121,7 +126,12 @@ def tree(ranks: int, size: float, machine: Machine) -> float:
 
 def reduced(method: Method, run: Run) -> float:
     """Return the bytes that the devices add up in a step."""
-    return 4.0 * method.numbers * run.tensors
+    return method.once + method.each * run.tensors
+
+
+def bytes_of(size: float) -> str:
+    """Return a number of bytes as the tables show it."""
+    return f"{size:.0f} B" if size < 1000 else f"{size / 1e3:.0f} kB"
 
 
 def ratio(extra: float, base: float, tokens: float, balance: float) -> float:
@@ -163,13 +173,14 @@ def at_scale(machine: Machine) -> str:
         both = passes(run, machine)
         for method in METHODS:
             took, more = memory(method, run, machine), (method.copies - 1) * both
-            hop = tree(shards, reduced(method, run), machine) if method.numbers else 0.0
+            size = reduced(method, run)
+            hop = tree(run.devices, size, machine) if size else 0.0
             share = 100 * (took + more + hop) / both
             kept = method.state * run.weights / shards / 1e9
-            size = f"{reduced(method, run) / 1e3:.0f} kB" if method.numbers else "-"
+            told = bytes_of(size) if size else "-"
             rows.append(
                 f"| {method.name} | {shards:,} | {method.state:g} | {kept:.2f} GB |"
-                f" {1e3 * took:.2f} ms | {more:.1f} s | {size} | {share:.2f} % |"
+                f" {1e3 * took:.2f} ms | {more:.1f} s | {told} | {share:.2f} % |"
             )
     return "\n".join(rows)
 
@@ -178,11 +189,11 @@ def reductions(machine: Machine) -> str:
     """Return what the one reduction takes, round a ring and in a tree."""
     rows = ["| ranks | reduced | tree | ring |", "|---|---|---|---|"]
     for ranks in (8, 64, 1000, 10_000):
-        for method in METHODS[1:3]:
-            size = reduced(method, Run())
+        # In Optax attach adds up four numbers a tensor, which XLA sends together.
+        for size in (*(reduced(method, Run()) for method in METHODS[1:3]), 4.0 * 4 * Run().tensors):
             took = (1e3 * form(ranks, size, machine) for form in (tree, ring))
             told = " | ".join(f"{ms:.2f} ms" for ms in took)
-            rows.append(f"| {ranks:,} | {size / 1e3:.0f} kB | {told} |")
+            rows.append(f"| {ranks:,} | {bytes_of(size)} | {told} |")
     return "\n".join(rows)
 
 
@@ -201,20 +212,26 @@ def checkpoints(machine: Machine) -> str:
 
 
 def on_a_device() -> str:
-    """Return the model beside what an H200 took, by docs/pursuit.md: the host running ahead."""
+    """Return the model beside what an H200 took, the host running ahead.
+
+    The ratios are those of `pursuit.py --gpu` and `adapters.py --gpu`, in docs/pursuit.md and
+    docs/attach.md.
+    """
     base = 14.0  # fused AdamW, everything in 16 bits
     # Weights in 16 bits, samples on the device, bytes over AdamW's 14, measured ratio.
     points = (
-        ("Pursuit, B = 4,096", 4096, 20.0, 1.14),
-        ("without its bet, B = 4,096", 4096, 12.0, 1.08),
-        ("Pursuit, B = 256", 256, 20.0, 1.89),
+        ("`Pursuit`, B = 4,096", 4096, 20.0, 1.136),
+        ("`attach`, B = 4,096", 4096, WHOLE, 1.096),
+        ("`Pursuit`, B = 256", 256, 20.0, 2.142),
+        ("`attach`, B = 256", 256, WHOLE, 1.594),
+        ("`Pursuit`, the optimizer's step alone", 0, 20.0, 2.325),
     )
     _, tokens, extra, found = points[0]
     balance = balance_of(found, extra, base, tokens)
     rows = ["| | measured | by the model |", "|---|---|---|"]
     for number, (name, tokens, extra, found) in enumerate(points):
         told = "fitted" if number == 0 else f"{ratio(extra, base, tokens, balance):.2f}"
-        rows.append(f"| {name} | {found} | {told} |")
+        rows.append(f"| {name} | {found:.2f} | {told} |")
     return f"W/F = {1e3 * balance:.2f} bytes a thousand operations\n\n" + "\n".join(rows)
 
 
@@ -252,7 +269,7 @@ ROWS: dict[str, Callable[[int], Fixed]] = {
 }
 
 # Bytes of traffic a weight in single precision, at least: gradient, state there and back, weights.
-SINGLE = {"fused Adam": 28, "Adam, attached": 28 + 16, "Pursuit": 36}
+SINGLE = {"fused Adam": 28, "Adam, attached": 28 + 20, "Pursuit": 36}
 
 
 def held(tree: Any, least: int) -> int:

@@ -6,6 +6,7 @@
 Each run starts its own processes. Steps of all rows are interleaved; the time of a step is that of
 its slowest process, and each row's figure is its fastest step. The collectives of a step are
 counted, with the bytes that one process gives to them, and those of bare Adam are taken off.
+Below them stands what one reduction takes by itself: the latency in docs/cost_at_scale.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ SIZES = {
     "large": ((256, 1024, 1024, 1024, 64), 512),
     "small": ((32, 64, 64, 8), 64),
 }
+REDUCED = (32, 12_000, 16_000)  # bytes, as 1,000 tensors would have them
 ROWS = ("Adam", "Adam, MeasuredRate()", "Adam, MeasuredRate(max_rate=1.0)", "Pursuit")
 
 
@@ -122,6 +125,23 @@ def measure(size: str, rank: int, world: int, place: str) -> None:
             print(f"{row}{more:>8}{bytes_:>8}", flush=True)
 
 
+def reductions(rank: int, world: int, place: str) -> None:
+    """Print the fastest and the median all-reduce of a few numbers, in the first process."""
+    for size in REDUCED:
+        table = torch.zeros(size // 4, device=place)
+        took = []
+        for _ in range(20 * STEPS):
+            dist.barrier()
+            start = time.perf_counter()
+            dist.all_reduce(table)
+            if place != "cpu":
+                torch.cuda.synchronize()
+            took.append(time.perf_counter() - start)
+        if rank == 0:
+            row = f"{'':<7}{world:>9}  {f'all_reduce of {size:,} bytes':<34}"
+            print(f"{row}{min(took) * 1e3:>9.3f}{median(took) * 1e3:>8.3f} median", flush=True)
+
+
 def child(rank: int, world: int, rendezvous: str, backend: str) -> None:
     place = "cpu" if backend == "gloo" else f"cuda:{rank}"
     if place != "cpu":
@@ -130,6 +150,7 @@ def child(rank: int, world: int, rendezvous: str, backend: str) -> None:
     dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world)
     for size in SIZES:
         measure(size, rank, world, place)
+    reductions(rank, world, place)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # torch's threads and the interpreter's end can wait for each other

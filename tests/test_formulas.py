@@ -14,6 +14,7 @@ import markdown
 import pytest
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs/_site"))  # what it imports stands beside it
 SPEC = importlib.util.spec_from_file_location("formulas", ROOT / "docs/_site/formulas.py")
 formulas = importlib.util.module_from_spec(SPEC)
 sys.modules["formulas"] = formulas  # dataclasses look it up there
@@ -70,10 +71,33 @@ def test_there_are_formulas():
         ("Σ_{s ≤ t} x", "<munder><mo movablelimits="),
         ("nG x", "<mrow><mi>n</mi><mi>G</mi></mrow>"),
         ("u i ≠ j", "<mo stretchy="),
+        ("a / E‖g_t‖²,", "<mrow><mi>E</mi><msup><mrow><mo form="),
+        ("Σ_s b m / Σ_s b.", "</munder><mi>b</mi></mrow></mfrac><mo stretchy"),
+        ("(2 a / 3 b) c", "<mrow><mn>3</mn><mi>b</mi></mrow></mfrac>"),
+        ("x / y where", "<mi>y</mi></mfrac><mspace"),
+        ("x / log y", "</mo><mi>y</mi></mrow></mfrac>"),
+        ("p_jk", "<mrow><mi>j</mi><mi>k</mi></mrow>"),
+        ("grad_sq_{t-1}", '<mtext class="code">grad_sq</mtext><mrow>'),
     ],
 )
 def test_a_formula_says_what_was_written(line, wanted):
     assert wanted in said(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "closely"),
+    [
+        ("a = - b", ["−"]),
+        ("exp(-h)", ["−"]),
+        ("a - b", []),
+        ("a\n  - b", []),
+        ("x_{t-1}", ["−"]),
+        ("a ± 3", []),
+    ],
+)
+def test_a_sign_stands_close_to_a_single_term_and_in_an_index(line, closely):
+    signs = [one for one in formulas.typeset(line).iter("mo") if one.text in formulas.SIGNS]
+    assert [one.text for one in signs if one.get("rspace") == "0"] == closely
 
 
 def test_what_no_rule_sets_fails_the_build():
@@ -88,12 +112,20 @@ def test_what_no_rule_sets_fails_the_build():
         ("θ*_t - θ*_{t+1}", "<i>θ</i><sup>∗</sup><sub>t</sub>"),
         ("**a_t = v_t/ℓ_t**, so", "<strong><span"),
         ("10^-18", '10<span class="m"><sup>−18</sup></span>'),
+        ("ε^0.48 ± 1", 'ε<span class="m"><sup>0.48</sup></span> '),
+        ("1/t^2.", 't<span class="m"><sup>2</sup></span>.'),
+        ("for ṽ_0 ≤ b", "<i>ṽ</i><sub>0</sub>"),
         ("(x)_+ a", "<sub>+</sub>"),
         ("−Lη_t² is", 'L<span class="m"><i>η</i><sub>t</sub></span>² is'),
         ("D²_{t+1}", "<sub>t+1</sub>"),
         (":math:`s_t`", '<math display="inline"'),
         (".. math:: a_t\n    + 1", '<math display="block"'),
         ("*one* word", "<em>one</em> word"),
+        ("H(w - w*) + a w* that", "<i>w</i><sup>∗</sup></span> that"),
+        ("a *law* and *w*", "<em>law</em> and <em>w</em>"),
+        ("√grad_sq_{t-1}: it", '√<span class="m"><code>grad_sq</code><sub>t−1</sub></span>:'),
+        ("rate · base_i/lr_i", "<span>lr</span><sub>i</sub>"),
+        ("power_t 0", "<p>power_t 0</p>"),
         ("max_rate and `x_t`", "max_rate and <code>x_t</code>"),
     ],
 )

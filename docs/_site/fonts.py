@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fontTools import subset
+from fontTools.ttLib import TTFont
 
 FONTS = {
     "math": ("ziamath", "fonts/STIXTwoMath-Regular.ttf"),
@@ -25,6 +26,21 @@ SIGNS = (
 RANGES = {"text": LATIN, "math": LATIN + SIGNS}
 
 
+def narrow(font: TTFont) -> None:
+    """Make taller roots as wide as the smallest: Chromium keeps room for the widest behind any."""
+    root = font.getBestCmap()[ord("√")]
+    variants = font["MATH"].table.MathVariants
+    made = variants.VertGlyphConstruction[variants.VertGlyphCoverage.glyphs.index(root)]
+    taller = [one.VariantGlyph for one in made.MathGlyphVariantRecord]
+    taller += [one.glyph for one in made.GlyphAssembly.PartRecords]
+    width = font["hmtx"][root][0]
+    for glyph in taller:
+        times = width / font["hmtx"][glyph][0]
+        font["glyf"][glyph].coordinates.scale((times, 1))
+        font["glyf"][glyph].recalcBounds(font["glyf"])
+        font["hmtx"][glyph] = (width, font["glyf"][glyph].xMin)
+
+
 def cut(name: str, folder: Path) -> None:
     """Write one font, without what the site does not show."""
     package, inside = FONTS[name]
@@ -38,5 +54,7 @@ def cut(name: str, folder: Path) -> None:
     cutter = subset.Subsetter(options)
     cutter.populate(unicodes=[one for low, high in RANGES[name] for one in range(low, high + 1)])
     cutter.subset(font)
+    if "MATH" in font:
+        narrow(font)
     folder.mkdir(parents=True, exist_ok=True)
     subset.save_font(font, str(folder / f"{name}.woff"), options)

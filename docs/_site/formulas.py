@@ -21,6 +21,7 @@ from markdown import Extension, Markdown
 from markdown.blockprocessors import BlockProcessor
 from markdown.inlinepatterns import InlineProcessor
 from markdown.util import AtomicString
+from spacing import FUNCTIONS, polish
 
 MATHML = "http://www.w3.org/1998/Math/MathML"
 SPECIAL = set("←√Σ∇∫≤≥⟨‖⁻∈∝∞∂·±⌈ζηθκλμπρστφωαβγδεξΔΦΓℓ²ᵀ")
@@ -53,7 +54,6 @@ TOKEN = re.compile(
 
 LARGE = {"Σ": "∑", "Π": "∏"}
 PRODUCT = re.compile(r"^(?=.{2,3}$).?[A-Z]+$")
-FUNCTIONS = {"log", "max", "min", "exp", "clip", "sup"}
 
 
 class Unknown(ValueError):
@@ -131,12 +131,14 @@ class Line:
                 self.at += 1
                 if self.peek() == ("one", "/") and self.peek(1)[0] == "space":
                     self.at += 2
-                    made[term:] = [element("mfrac", row(made[term:]), self.bare(self.atom()))]
+                    made[term:] = [element("mfrac", row(made[term:]), self.denominator(end))]
                 elif made and self.apart(made[-1]):
                     made.append(element("mspace", width="0.28em"))
                 continue
             if kind == "gap":
                 self.at += 1
+                if made and self.peek()[1] in RELATIONS:  # it brought two rows' signs in line
+                    continue
                 made.append(element("mspace", width=f"{min(len(text), 8) * 0.4:.1f}em"))
                 term = len(made)
                 continue
@@ -144,9 +146,24 @@ class Line:
             if text in RELATIONS | SIGNS or kind == "two":
                 term = len(made)
 
+    def denominator(self, end: str) -> Element:
+        """Return the whole term behind a fraction's stroke: up to a sign, a word or a bracket."""
+        made = [self.atom()]
+        while True:
+            here = 1 if self.peek()[0] == "space" else 0
+            kind, text = self.peek(here)
+            word = kind == "word" and self.peek(here + 1)[1] != "(" and not PRODUCT.search(text)
+            ends = text in {"/", end} or text in OPERATORS
+            if kind in {"end", "gap", "two", "dots"} or ends or (word and text not in FUNCTIONS):
+                return self.bare(row(made))
+            self.at += here
+            made.append(self.atom())
+
     def apart(self, before: Element) -> bool:
         """Return whether a blank is kept here: beside words, and between two numbers."""
         kind, text = self.peek()
+        if before.tag == "mo" or text in RELATIONS | {"·"}:  # bring their own
+            return False
         numbers = before.tag == "mn" and kind == "number"
         return numbers or before.tag == "mtext" or (kind == "word" and not PRODUCT.search(text))
 
@@ -190,6 +207,8 @@ class Line:
         kind, text = self.take()
         if text == "{":
             return row(self.sequence("}"))
+        if kind == "word" and len(text) == 2:  # p_jk has two indices
+            return row([element("mi", text=one) for one in text])
         if kind in {"word", "number"}:
             return element("mn" if kind == "number" else "mi", text=text)
         return element("mi" if text.isalpha() else "mo", text=text.replace("-", "−"))
@@ -231,7 +250,7 @@ class Line:
             return element("mi", text=text)
         if PRODUCT.search(text):
             return element("mrow", *(element("mi", text=one) for one in text))
-        return element("mtext", text=text)
+        return element("mtext", text=text, **({"class": "code"} if "_" in text else {}))
 
     def sign(self, text: str) -> Element:
         """Return one letter or one operator."""
@@ -279,7 +298,7 @@ def typeset(block: str) -> Element:
     for line in lines:
         inner = Line(line[indent:].rstrip())
         math = element("math", row(inner.sequence()), xmlns=MATHML, display="block")
-        made.append(math)
+        made.append(polish(math))
     return made
 
 
@@ -301,7 +320,7 @@ def from_latex(text: str, display: str = "inline") -> Element:
         one.tag = one.tag.rpartition("}")[2]
         one.text = AtomicString(one.text) if one.text else None
     made.set("xmlns", MATHML)
-    return made
+    return polish(made)
 
 
 class Directives(BlockProcessor):  # type: ignore[misc]
@@ -323,33 +342,36 @@ class Roles(InlineProcessor):  # type: ignore[misc]
 
 
 class Indices(InlineProcessor):  # type: ignore[misc]
-    """A letter with an index in running text, a closed bracket with one, or a power."""
+    """A letter or a name with an index in running text, a closed bracket with one, or a power."""
 
     def handleMatch(self, m, data):  # type: ignore[no-untyped-def]  # noqa: D102, N802
-        starred, letter, star, index, bracketed, power = m.groups()
+        starred, letter, star, index, name, place, bracketed, power = m.groups()
         made = element("span", **{"class": "m"})
         if letter or starred:
             made.append(element("i", text=letter or starred))
+        if name:
+            made.append(element("code" if "_" in name else "span", text=name))
         if star or starred:
             made.append(element("sup", text="∗"))
-        for tag, text in (("sub", index or bracketed), ("sup", power)):
+        for tag, text in (("sub", index or place or bracketed), ("sup", power)):
             if text:
                 made.append(element(tag, text=text.strip("{}").replace("-", "−")))
         return made, m.start(0), m.end(0)
 
 
-LETTER = r"((?:[A-Za-zα-ωΑ-Ωℓ]|[ĝḡēâ])['\u0304\u0302]?)"
+LETTER = r"((?:[A-Za-zα-ωΑ-Ωℓ]|[ĝḡēâṽ])['\u0304\u0302]?)"
 SCRIPT = (
     r"(\{[^{}\n]{1,20}\}|(?:[A-Za-z0-9]{1,2}|max|min)(?![A-Za-z0-9_])|[+-](?=[\s,.;:)/])|\*(?!\*))"
 )
 INDEX = (
-    r"(?:(?<![`\\*])([α-ω])\*(?=[\s,.;:)\]>‖⟩²ᵀ]|$)|"  # a star alone
-    r"(?:(?<![A-Za-z_`\\])(?=[A-Za-zĝḡēâ])|(?<![`\\])(?=[α-ωΑ-Ωℓ]))"
+    r"(?:(?<![`\\*])([α-ω]|(?<!\w)w)\*(?=[\s,.;:)\]>‖⟩²ᵀ]|$)|"  # a star alone
+    r"(?:(?<![A-Za-z_`\\])(?=[A-Za-zĝḡēâṽ])|(?<![`\\])(?=[α-ωΑ-Ωℓ]))"
     + LETTER
     + r"(\*)?_"
     + SCRIPT
-    + r")|(?<=[)\]²³])_(\{[^{}\n]{1,20}\}|[+t](?!\w))"
-    + r"|(?<=[\w)\x03])\^(\{[^{}\n]{1,20}\}|-?[0-9]+|-?[A-Za-zα-ω](?!\w))"
+    + r")|(?<![\w`\\])([a-z]{2,}(?:_[a-z]+)*)_(\{[^{}\n]{1,20}\}|[ijk](?!\w))"
+    + r"|(?<=[)\]²³])_(\{[^{}\n]{1,20}\}|[+t](?!\w))"
+    + r"|(?<=[\w)\x03])\^(\{[^{}\n]{1,20}\}|-?[0-9]+(?:\.[0-9]+)?|-?[A-Za-zα-ω](?!\w))"
 )
 
 

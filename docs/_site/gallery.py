@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
+# The line that says how a program is run, variables of the environment before it.
+COMMAND = re.compile(r"(?:\w+=\S* )*python ")
 ORDER = ("first_look", "attach_to_a_loop", "follow_in_jit", "follow_in_fit", "follow_one_by_one")
 
 
@@ -17,14 +20,14 @@ def page(examples: Path, images: Path) -> str:
         "",
         "# Gallery",
         "",
-        "Every picture was drawn by the program under it: `python examples/NAME.py`.",
+        "Every picture was drawn by the program under it, with the command at its head.",
         "",
     ]
     files = {file.stem: file for file in sorted(examples.glob("*.py"))}
     for name in [*ORDER, *(one for one in files if one not in ORDER)]:
         source = files[name].read_text(encoding="utf-8")
         title, _, more = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
-        more = "\n".join(line for line in more.splitlines() if not line.startswith("python "))
+        more = "\n".join(line for line in more.splitlines() if not COMMAND.match(line))
         if not (images / f"{name}.png").exists():
             raise FileNotFoundError(f"no picture of {name}: python examples/{name}.py")
         lines += [f"## {title.rstrip('.').partition(':')[0]} {{ #{name} }}", ""]

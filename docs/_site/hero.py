@@ -13,7 +13,7 @@ import driftrate as dr
 
 OUT = Path(__file__).parent / "hero.svg"
 DIM, STEPS, EVERY, NOISE = 32, 1000, 250, 1.0
-WIDTH, HEIGHT, LEFT, FOOT = 640, 300, 8, 34
+WIDTH, HEIGHT, LEFT, FOOT = 640, 300, 8, 30
 
 
 def main() -> None:
@@ -36,28 +36,26 @@ def main() -> None:
     for k in range(1, STEPS // EVERY):
         x = LEFT + (WIDTH - LEFT) * k * EVERY / STEPS
         lines.append(f'<line class="jump" x1="{x:.0f}" x2="{x:.0f}" y1="12" y2="{ground}"/>')
-        word = "the target jumps" if k == 1 else "jumps"
-        lines.append(f'<text class="note" x="{x + 6:.0f}" y="20">{word}</text>')
+        note, word = ("note", "the target jumps") if k == 1 else ("note again", "jumps")
+        lines.append(f'<text class="{note}" x="{x + 6:.0f}" y="20">{word}</text>')
     lines.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{ground}" y2="{ground}"/>')
+    lines.append(f'<text class="title" x="{LEFT}" y="20">learning rate</text>')
+    lines.append(f'<text class="title end" x="{WIDTH}" y="{HEIGHT - 8}">{STEPS:,} steps</text>')
     for name, values in medians.items():
         keep = np.unique(np.r_[0:STEPS:4, [k * EVERY + j for k in range(4) for j in range(40)]])
         across = LEFT + (WIDTH - LEFT) * keep / STEPS
         up = ground - (ground - 26) * values[keep] / top
         way = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, up, strict=True))
         lines.append(f'<polyline class="{name}" pathLength="1" points="{way}"/>')
-    place = LEFT
-    for name, label in (
-        ("measured", "MeasuredRate, told nothing"),
-        ("constant", "constant"),
-        ("decaying", "decaying"),
-    ):
-        y = HEIGHT - 10
-        lines.append(
-            f'<line class="{name}" x1="{place}" x2="{place + 22}" y1="{y - 5}" y2="{y - 5}"/>'
-        )
-        lines.append(f'<text x="{place + 28}" y="{y}">{label}</text>')
-        place += 60 + 8 * len(label)
     lines.append("</svg>")
+    labels = {
+        "measured": "MeasuredRate, told nothing",
+        "constant": "constant",
+        "decaying": "decaying",
+    }
+    lines.append('<p class="hero-names">')
+    lines += [f'<span class="{name}">{label}</span>' for name, label in labels.items()]
+    lines.append("</p>")
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

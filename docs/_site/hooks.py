@@ -27,8 +27,15 @@ import reference  # noqa: E402
 SOURCE = re.compile(r"\]\(\.\./([\w./-]+)\)")
 BAR = re.compile(r"\{([\d.,]+) for ([\d.,]+)\}")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
-FIGURE = re.compile(r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?(?: [(±→%\d][^<a-z]{0,18})?)</td>")
-LONG = re.compile(r"(?<=<code>)[^<]{16,}(?=</code>)")
+FIGURE = re.compile(
+    r"<td>((?:<strong>)?[\d.,]+(?:</strong>)?"
+    r"(?: (?:[(±→×%●\d][^<a-z]{0,18}|µs|ms|s|[KMG]i?B))?)</td>"
+)
+OPTION = re.compile(r"(?<![\w-])--?\w[\w-]*")
+INLINE = re.compile(r"<code>[^<]*</code>")
+# A link that is named after the file it leads to, as it is read in the repository.
+NAMED = re.compile(r"\[(?:docs/)?(\w+\.md)\](?=\((?:docs/)?\1)")
+LONG = re.compile(r"(?:(?<=<code>)[^<]{16,}|(?<=<td>)[^<\s]{16,})(?=</)")
 BREAK = re.compile(r"::|[/_.,=](?=[^/_.,=])")
 WIDE = {"statements.md", "errata.md"}
 VERDICTS = {
@@ -57,11 +64,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     docs = Path(config.docs_dir)
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    changes = re.sub(r"^## \[(.+?)\]", r"## \1", changes, flags=re.MULTILINE)
     add("changelog.md", changes.replace("](docs/", "]("))
     add("gallery.md", gallery.page(ROOT / "examples", docs / "images"))
     for name, text in reference.pages(ROOT / "tests" / "public_names.txt").items():
         add(f"reference/{name}", text)
-    add("playground/index.html", build())
+    add("playground/index.html", build(home="../index.html"))
     linked = {
         path
         for file in docs.glob("*.md")
@@ -75,7 +83,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Lead links to source files to their copies; draw what "{1.53 for 1.36}" says."""
+    """Lead links to sources to their copies, name others by titles; draw "{1.53 for 1.36}"."""
 
     def bar(found: re.Match[str]) -> str:
         times = float(found[1].replace(",", "")) / float(found[2].replace(",", ""))
@@ -83,18 +91,24 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
         drawn = f'<span class="bar{cut}" style="--times:{times:.2f}"></span>'
         return f'<span class="ratio">{found[1]} for {found[2]}{drawn}</span>'
 
-    markdown = BAR.sub(bar, markdown)
+    def title(found: re.Match[str]) -> str:
+        file = ROOT / "docs" / found[1]
+        heading = ("\n" + file.read_text(encoding="utf-8")).partition("\n# ")[2].splitlines()[0]
+        return f"[{heading.partition(':')[0]}]"
+
+    markdown = NAMED.sub(title, BAR.sub(bar, markdown))
     return SOURCE.sub(r"](source/\1.md)", markdown)
 
 
 def on_page_content(html: str, page: Page, **kwargs: Any) -> str:
-    """Let names break in tables and figures not; give verdicts on statements their colour."""
+    """Let names break in tables, figures and options not; give verdicts their colour."""
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri == "statements.md":
         html = VERDICT.sub(
             lambda m: f'<td><span class="verdict {VERDICTS[m[1]]}">{m[1]}</span>', html
         )
+    html = INLINE.sub(lambda code: OPTION.sub(r'<span class="whole">\g<0></span>', code[0]), html)
     html = FIGURE.sub(r'<td class="figure">\1</td>', html)
     return CELL.sub(lambda cell: LONG.sub(lambda m: BREAK.sub(r"\g<0><wbr>", m[0]), cell[0]), html)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+SOURCES = Path(__file__).parent.parent.parent / "src"
 ROOMS = {
     "driftrate": "The rates, the learners and the simulator, as `import driftrate as dr` has them.",
     "driftrate.torch": "PyTorch.",
@@ -33,6 +34,20 @@ def names(file: Path) -> dict[str, list[str]]:
     return found
 
 
+def written(rooms: dict[str, list[str]], room: str, name: str) -> list[str]:
+    """Return the lines that show one name.
+
+    Where a function is in a module of its own name, a reader of sources finds the module first: it
+    is then asked for by where it is written, and can be linked by its public name all the same.
+    """
+    for one in [room, *(one for one in rooms if name in rooms[one])]:
+        folder = SOURCES.joinpath(*one.split("."))
+        for module in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if module.exists() and f"\ndef {name}(" in module.read_text(encoding="utf-8"):
+                return [f"[](){{#{room}.{name}}}", "", f"::: {one}.{name}.{name}", ""]
+    return [f"::: {room}.{name}", ""]
+
+
 def pages(file: Path) -> dict[str, str]:
     """Return the text of each page of the reference, by its name."""
     rooms = names(file)
@@ -53,7 +68,7 @@ def pages(file: Path) -> dict[str, str]:
             if home.get(name, room) != room:
                 elsewhere.append(name)
                 continue
-            lines += [f"::: {room}.{name}", ""]
+            lines += written(rooms, room, name)
         if elsewhere:
             lines += ["## Told elsewhere", ""]
             for name in elsewhere:

@@ -25,14 +25,18 @@ hide: [toc]
 
 # The paper, run
 
-*Learning Rate Schedules in the Presence of Distribution Shift* (Fahrbach, Javanmard, Mirrokni and
-Worah, ICML 2023), with every figure drawn anew and every claim judged by what the runs measured.
+[*Learning Rate Schedules in the Presence of Distribution Shift*][paper] (Fahrbach, Javanmard,
+Mirrokni and Worah, ICML 2023; [arXiv 2303.15634][arxiv]), with every figure drawn anew and every
+claim judged by what the runs measured.
 Of {total} claims {holds} hold, {part} hold in part and {no} do not. What is proved is on two other
 pages: [every statement, with a verdict and a test](statements.md), and [the slips](errata.md).
 This page is written by
 
     make reproduce
     python docs/_site/verdicts.py out
+
+[paper]: https://proceedings.mlr.press/v202/fahrbach23a.html
+[arxiv]: https://arxiv.org/abs/2303.15634
 """
 
 

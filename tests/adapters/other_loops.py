@@ -8,6 +8,7 @@ the second one alone from that checkpoint. What came out is written into the fol
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import driftrate as dr
 import driftrate.torch
 
 STEPS, BATCH, DIM = 80, 16, 12  # of an epoch
+START: list[float] = []  # of the loop, after all imports, in the processor's time
 
 
 def net():
@@ -62,6 +64,7 @@ def asked():
     warnings.filterwarnings("error", module="driftrate")
     warnings.filterwarnings("error", message=".*(scheduler|learning rate|lr_)")
     folder, what, part = sys.argv[1:4]
+    START.append(time.process_time())
     return Path(folder), what, part
 
 
@@ -69,4 +72,5 @@ def told(folder, what, part, rank, model, rates, logged):
     """Write what came out: weights, the rate of each step, and what the framework's logger has."""
     weights = {name: p.detach().clone() for name, p in model.state_dict().items()}
     out = {"weights": weights, "rates": rates, "logged": logged}
+    out["seconds"] = time.process_time() - START[0]
     torch.save(out, folder / f"{what}-{part}-{rank}.pt")

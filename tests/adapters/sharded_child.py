@@ -8,6 +8,8 @@ from pathlib import Path
 
 import gloo_ranks
 import sharded_checks
+import sharded_resume  # noqa: F401 (it adds checks)
+import sharded_uneven  # noqa: F401 (it adds checks)
 
 
 def main(out: Path, names: list[str], rank: int, world: int) -> None:

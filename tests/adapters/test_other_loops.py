@@ -25,6 +25,7 @@ LOOPS = {"lightning": ("lightning", 1), "lightning on two ranks": ("lightning", 
 LOOPS |= {"accelerate": ("accelerate", 1), "transformers": ("transformers", 1)}
 
 pytestmark = pytest.mark.slow
+SECONDS = 10  # of the processor, for a loop on one thread, without what it imports
 EACH = pytest.mark.parametrize("name", LOOPS)
 WHAT = pytest.mark.parametrize("what", ["attach", "pursuit"])
 
@@ -79,6 +80,12 @@ def test_the_rate_moves_and_is_logged(played, name, what):
     late = torch.equal(logged[1:], rates[:-1])
     assert late or torch.equal(logged, rates)
     assert what == "attach" or not late
+
+
+@EACH
+@WHAT
+def test_a_loop_takes_seconds(played, name, what):
+    assert max(one["seconds"] for part in played(name, what) for one in part) < SECONDS
 
 
 @EACH

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what stands beside the tests
+ROOT = Path(__file__).parent.parent.parent
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -75,3 +77,47 @@ def visit(chromium, request):
     found = Visit(chromium, request.param)
     yield found
     found.context.close()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """Build the site; a warning fails (with --quiet none would be counted)."""
+    out = tmp_path_factory.mktemp("site")
+    call = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="session")
+def playground(tmp_path_factory):
+    """The playground in a file."""
+    from driftrate.playground import build
+
+    path = tmp_path_factory.mktemp("playground") / "index.html"
+    path.write_text(build(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(chromium, playground):
+    """A page whose world can be run with any settings and draws; nothing is played in it."""
+    context = chromium.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"{playground.as_uri()}#path=yours")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def page(visit, playground):
+    """The playground, as it is met first; nothing fails, is asked for or hangs over."""
+    page = visit.open(playground)
+    page.wait_for_function("page.history.head > 50")
+    yield page
+    assert visit.errors == []
+    assert visit.requests == [playground.as_uri()]
+    assert visit.overhang() <= 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from playground_twin import LEARNERS, Draws, run
+from playground_visit import shared
 
 import driftrate as dr
 
@@ -36,26 +37,6 @@ PLAY = """([settings, names, steps, draws]) => {
   }
   return { rates, weights, regret, path: world.path && Array.from(world.path) };
 }"""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The page in a file."""
-    from driftrate.playground import build
-
-    path = tmp_path_factory.mktemp("playground") / "index.html"
-    path.write_text(build(), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def engine(chromium, made):
-    """A page whose world can be run with any settings and draws; nothing is played in it."""
-    context = chromium.new_context(reduced_motion="reduce")
-    page = context.new_page()
-    page.goto(f"{made.as_uri()}#path=yours")
-    yield page
-    context.close()
 
 
 CASES = {
@@ -122,16 +103,6 @@ def test_the_page_s_world_has_the_library_s_law(name, rule, batch, dim, engine):
 
 
 class TestPage:
-    @pytest.fixture
-    def page(self, visit, made):
-        """The page, as it is met first."""
-        page = visit.open(made)
-        page.wait_for_function("page.history.head > 50")
-        yield page
-        assert visit.errors == []
-        assert visit.requests == [made.as_uri()]
-        assert visit.overhang() <= 0
-
     def test_it_draws_and_plays(self, page, visit, tmp_path):
         for canvas in ("picture", "rates", "learning", "regret"):
             assert page.evaluate(COLOURS, canvas) > 20, canvas
@@ -146,7 +117,7 @@ class TestPage:
         [
             ("noise", "noise", "Home", "σ = 0"),
             ("batch", "batch", "End", "256 rows"),
-            ("dim", "dim", "ArrowRight", "8 weights"),
+            ("dim", "dim", "ArrowRight", "8"),
             ("speed", "speed", "ArrowLeft", "0.95 a jump"),
             ("rate", "rate", "ArrowRight", "0.11"),
             ("adam", "adam", "End", "1"),
@@ -182,42 +153,6 @@ class TestPage:
         # A rate of 2 is beyond what B = 16 allows.
         page.wait_for_function("page.history.head === STEPS")
         assert regret("constant") is None or not regret("constant") < 1e6
-
-    def test_an_address_restores_what_was_shared(self, page, visit, made):
-        page.evaluate("play(false)")
-        page.locator("#path-drift").locator("..").click()
-        page.locator("#noise").press("ArrowRight")
-        page.locator("#rule-adam button").click()
-        page.evaluate("play(false)")
-        page.wait_for_function("page.history.head === STEPS")
-        page.locator("#time").fill("777")
-        address = shared(page)
-        page.wait_for_timeout(100)
-        shown, regret = page.evaluate(SHOWN), page.evaluate("page.history.regret.map(r => r[777])")
-        other = visit.context.new_page()
-        other.goto(address)
-        other.wait_for_function("page.history.head > 800")
-        other.wait_for_timeout(100)
-        assert other.evaluate(SHOWN) == shown
-        assert other.evaluate("page.history.regret.map(r => r[777])") == regret
-        assert other.evaluate("page.playing") is False
-        assert other.locator("#rule-adam button").get_attribute("aria-pressed") == "false"
-        assert other.locator("#path-drift").is_checked()
-        assert address.startswith(f"{made.as_uri()}#path=drift")
-
-    def test_what_to_try_is_an_address(self, page):
-        for link in page.locator("#tries a").all():
-            link.click()
-            page.wait_for_selector(
-                f"#tries a[href='{link.get_attribute('href')}'][aria-current=true]"
-            )
-            told = dict(
-                word.split("=") for word in link.get_attribute("href")[1:].split("&") if word
-            )
-            now = page.evaluate("({...page.raw, ...settings()})")
-            for name, value in told.items():
-                wanted = value if name == "path" else pytest.approx(float(value), rel=0.02)
-                assert now[name] == wanted
 
     def test_space_plays_and_pauses(self, page):
         play = page.locator("#play")
@@ -289,6 +224,13 @@ class TestPage:
         paths = [one.evaluate("Array.from(page.history.world.path)") for one in (page, other)]
         assert paths[0] == pytest.approx(paths[1], abs=0.011)
 
+    def test_only_the_first_button_draws(self, page):
+        page.locator("#path-yours").locator("..").click()
+        page.locator("#picture").click(button="right", position={"x": 30, "y": 60})
+        assert page.evaluate("[page.pointer, page.drawn.length]") == [None, 0]
+        page.locator("#picture").click(position={"x": 30, "y": 60}, delay=150)
+        assert page.evaluate("page.drawn.length") > 0
+
     @pytest.mark.parametrize("drawn", ["", "drawn=0.1o.0_8c.28.28"])
     def test_what_is_drawn_over_is_computed_anew(self, page, visit, drawn):
         """Back in time and by hand elsewhere: the numbers are those of a fresh visit."""
@@ -311,31 +253,13 @@ class TestPage:
         assert found == pytest.approx(wanted, rel=1e-6)
 
     def test_a_path_that_is_drawn_at_the_end_begins_again(self, page):
-        page.evaluate("location.hash = 'path=yours&step=1999'")
+        page.evaluate("location.hash = 'path=yours&step=2000'")
         page.wait_for_function("page.step === STEPS - 1")
         page.evaluate("page.history.compute(STEPS, Infinity)")
         page.locator("#picture").press("ArrowUp")
         assert page.evaluate("page.step") < 100
         assert page.evaluate("page.drawn.length") == 2
         assert page.evaluate("page.history.head < STEPS")
-
-    def test_a_drag_asks_for_few_addresses(self, page):
-        """A browser may refuse more than a hundred in half a minute."""
-        page.evaluate("""
-          window.asked = 0;
-          const plain = history.replaceState.bind(history);
-          history.replaceState = (...given) => { asked++; plain(...given); };
-          play(false);
-          for (let step = 0; step < 300; step++) show(step);
-        """)
-        assert shared(page).endswith("step=299")
-        assert page.evaluate("asked") <= 2
-
-
-def shared(page):
-    """Return the address, once it is that of what is shown."""
-    page.wait_for_function("location.hash.slice(1) === address(!page.playing && page.step > 0)")
-    return page.evaluate("location.href")
 
 
 COLOURS = """id => {
@@ -352,19 +276,18 @@ INKED = """([id, name]) => {
   const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   return new Uint32Array(image.data.buffer).filter(pixel => pixel === colour).length;
 }"""
-SHOWN = """[page.raw, page.path, page.seed, [...page.off], Math.floor(page.step)]"""
 
 
-def opened(chromium, made, **options):
+def opened(chromium, playground, **options):
     context = chromium.new_context(viewport={"width": 390, "height": 844}, **options)
     page = context.new_page()
-    page.goto(made.as_uri())
+    page.goto(playground.as_uri())
     page.wait_for_function("page.history.head > 50")
     return page
 
 
-def test_a_finger_moves_the_target(chromium, made):
-    page = opened(chromium, made, has_touch=True, is_mobile=True)
+def test_a_finger_moves_the_target(chromium, playground):
+    page = opened(chromium, playground, has_touch=True, is_mobile=True)
     page.locator("#path-yours").locator("..").tap()
     page.locator("#picture").scroll_into_view_if_needed()
     box = page.locator("#picture").bounding_box()
@@ -388,8 +311,8 @@ def test_a_finger_moves_the_target(chromium, made):
     page.context.close()
 
 
-def test_less_motion_shows_the_end_at_rest(chromium, made):
-    page = opened(chromium, made, reduced_motion="reduce")
+def test_less_motion_shows_the_end_at_rest(chromium, playground):
+    page = opened(chromium, playground, reduced_motion="reduce")
     page.wait_for_function("page.history.head === STEPS")
     assert page.evaluate("[page.playing, page.step === STEPS - 1]") == [False, True]
     page.wait_for_timeout(100)
@@ -397,31 +320,14 @@ def test_less_motion_shows_the_end_at_rest(chromium, made):
     page.context.close()
 
 
-def test_the_dark_is_dark(chromium, made):
+def test_the_dark_is_dark(chromium, playground):
     shades = {}
     for scheme in ("light", "dark"):
-        page = opened(chromium, made, color_scheme=scheme)
+        page = opened(chromium, playground, color_scheme=scheme)
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         shades[scheme] = sum(int(part) for part in colour[4:-1].split(","))
-        style = "getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
+        style = "getComputedStyle(document.body).color"
         assert page.evaluate(f"page.colours.ink === {style}")
         page.context.close()
     assert shades["dark"] < 150
     assert shades["light"] > 600
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "noise=much&batch=-3&dim=7",
-        "path=nowhere&seed=x&step=1e9",
-        "path=yours&drawn=0.a_b..c&off=all",
-    ],
-)
-def test_an_address_that_says_nothing_does_no_harm(words, made, visit):
-    page = visit.page
-    page.goto(f"{made.as_uri()}#{words}")
-    page.wait_for_function("page.history.head > 0")
-    assert page.evaluate("page.path in PATHS && page.step < STEPS")
-    assert page.evaluate("Object.values(settings()).every(value => value === value)")
-    assert visit.errors == []

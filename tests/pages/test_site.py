@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,22 +12,20 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "docs/_site"))  # what makes the pages is no package
+
+import gallery  # noqa: E402
+import reference  # noqa: E402
+
 # One of each kind at both widths, in the dark too; all others once.
 KINDS = {"index", "choose", "play", "gallery", "lost", "paper", "networks", "pursuit_bound"}
 KINDS |= {"reference/driftrate", "guide_torch"}
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Build the site; a warning fails (with --quiet none would be counted)."""
-    out = tmp_path_factory.mktemp("site")
-    call = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
+def read_setting(name):
+    """Return a setting of mkdocs.yml that is one word."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return re.search(rf"^{name}: (\S+)$", text, re.MULTILINE)[1]
 
 
 class Page(HTMLParser):
@@ -64,6 +61,18 @@ class TestBuilt:
         names = (ROOT / "tests" / "public_names.txt").read_text().split()
         assert [name for name in names if name not in anchors] == []
 
+    def test_every_name_is_told_as_what_it_is(self, site):
+        bare, modules = [], []
+        for path in (site / "reference").glob("driftrate*.html"):
+            text = path.read_text(encoding="utf-8")
+            for part in re.split(r'<div class="doc doc-object doc-', text)[1:]:
+                heading = re.search(r'<h\d id="(driftrate\.[\w.]+)"', part)
+                if heading:
+                    words = re.sub(r"<(pre|details)\b.*?</\1>", "", part, flags=re.DOTALL)
+                    modules += [heading[1]] * part.startswith("module")
+                    bare += [heading[1]] * ("<p>" not in words)
+        assert (bare, modules) == ([], [])
+
     def test_every_link_and_anchor_leads_somewhere(self, site):
         whole = pages(site)
         lost = []
@@ -83,6 +92,14 @@ class TestBuilt:
                 if not target.exists() or not (top or fragment in known):
                     lost.append((path.name, link))
         assert lost == []
+
+    def test_a_reader_sees_no_file_names_labels_or_dollars(self, site):
+        """Links are named by titles, statements by numbers, and all mathematics is set."""
+        raw = re.compile(r">\w+\.md</a>|(?:eq|thm|lem|rmk):\w+|\$\\?\w+\$|\\(?:leftarrow|sqrt)")
+        for path in [*site.glob("*.html"), *site.glob("reference/*.html")]:
+            text = path.read_text(encoding="utf-8").partition("<article")[2]
+            text = re.sub(r"<(pre|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+            assert (path.name, raw.findall(text)) == (path.name, [])
 
     def test_nothing_is_loaded_from_elsewhere(self, site):
         loaded = [one for page in pages(site).values() for one in page.loads]
@@ -105,6 +122,54 @@ class TestBuilt:
         short = {tag for tag in tags if len(tag) == 1}
         assert short <= set("abipgsu")
         assert [tag for tag in tags if not re.fullmatch(r"[a-z][a-z0-9-]*", tag)] == []
+
+    def test_an_address_that_leads_nowhere_shows_the_way(self, site):
+        page = Page((site / "404.html").read_text(encoding="utf-8"))
+        base = urlsplit(read_setting("site_url")).path
+        ours = [link for link in page.links if not urlsplit(link).scheme and link[0] != "#"]
+        assert base + "choose.html" in ours
+        for link in [*ours, *page.loads]:
+            assert link.startswith(base)
+            assert (site / unquote(urlsplit(link).path).removeprefix(base)).exists()
+
+
+class TestSources:
+    def test_the_site_is_where_the_package_says(self):
+        urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        urls = urls["project"]["urls"]
+        assert read_setting("site_url") == urls["Documentation"]
+        assert read_setting("repo_url") == urls["Source"]
+
+    @pytest.mark.parametrize(
+        ("room", "name", "wanted"),
+        [
+            ("driftrate", "simulate", "driftrate.simulation.simulate.simulate"),
+            ("driftrate.race", "contestants", "driftrate.race.contestants.contestants"),
+            ("driftrate.race", "Cell", "driftrate.race.Cell"),
+            ("driftrate.torch", "attach", "driftrate.torch.attach"),
+        ],
+    )
+    def test_a_function_is_not_taken_for_the_module_that_holds_it(self, room, name, wanted):
+        rooms = reference.names(ROOT / "tests" / "public_names.txt")
+        assert f"::: {wanted}" in reference.written(rooms, room, name)
+
+    def test_the_command_of_an_example_is_not_part_of_its_description(self):
+        text = gallery.page(ROOT / "examples", ROOT / "docs" / "images")
+        told = re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE)  # all but the sources
+        assert "python examples/" in text
+        assert "examples/follow_in_fit.py" in told
+        assert re.findall(r"^.*python .*$", told, re.MULTILINE) == []
+
+    def test_names_that_are_no_functions_are_described(self):
+        for module, name in (("estimate/detectors", "DETECTORS"), ("race/cell", "CURVE_POINTS")):
+            text = (ROOT / "src/driftrate" / f"{module}.py").read_text(encoding="utf-8")
+            assert re.search(rf'^{name} = .*\n"""', text, re.MULTILINE)
+
+    @pytest.mark.parametrize("page", ["index.md", "paper.md", "statements.md"])
+    def test_the_paper_is_a_link(self, page):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert "https://proceedings.mlr.press/v202/fahrbach23a.html" in text
+        assert "https://arxiv.org/abs/2303.15634" in text
 
     def test_every_page_of_docs_is_in_the_navigation(self):
         text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -134,6 +199,12 @@ class TestInABrowser:
                 alone(visit, path)
                 if name in KINDS:
                     visit.keep(f"site-{name.replace('/', '-')}", tmp_path)
+
+    def test_code_is_read_without_scrolling_where_there_is_room(self, site, visit):
+        hidden = "[...document.querySelectorAll('pre code')].filter(c => c.clientWidth"
+        hidden += " && c.scrollWidth > c.clientWidth + 1).map(c => c.innerText.slice(0, 60))"
+        for path in sorted(site.glob("*.html")) if visit.width > 1000 else []:
+            assert (path.name, visit.open(path).evaluate(hidden)) == (path.name, [])
 
     def test_the_fonts_are_those_of_the_site(self, site, visit):
         page = alone(visit, site / "pursuit_bound.html")

@@ -50,6 +50,11 @@ def test_the_page_is_small_and_stands_alone():
     assert page.count("<script>") == page.count("</script>") == 1
 
 
+def test_the_page_has_a_way_home_where_there_is_one():
+    assert '<a href="../index.html">driftrate</a>' in build(home="../index.html")
+    assert 'class="brand"><!--HOME-->driftrate' in build()
+
+
 def test_the_page_is_the_same_whenever_it_is_built():
     code = "import hashlib; from driftrate.playground import build;"
     code += "print(hashlib.sha256(build().encode()).hexdigest())"
@@ -64,6 +69,12 @@ def test_the_page_is_the_same_whenever_it_is_built():
         for seed in "12"
     }
     assert len(found) == 1
+
+
+def test_the_page_says_which_rule_is_not_the_library_s():
+    assert adam.__name__.startswith("driftrate.playground.")
+    words = " ".join(re.sub(r"<.*?>", "", build().partition("<footer>")[2]).split())
+    assert "driftrate's own code, and Adam, its rival, which was written for this page" in words
 
 
 def test_every_rule_is_in_the_page():

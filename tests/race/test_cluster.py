@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
+import re
+import socket
 import time
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dask_cluster import Cluster, die
 from race_child import toy_cells
 
 from driftrate.data.tables import fingerprint
@@ -23,66 +23,12 @@ from driftrate.race.play import play
 from driftrate.race.store import CellStore
 
 pytestmark = pytest.mark.usefixtures("toys")
-distributed = pytest.importorskip("distributed")
-
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-
-
-class Cluster:
-    """A scheduler and its workers, each a process of its own."""
-
-    def __init__(self, folder):
-        self.folder, self.file = folder, folder / "scheduler.json"
-        options = ["--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)]
-        self.scheduler = self._start("dask_scheduler", *options)
-        self.workers = []
-        self.client = None
-
-    def _start(self, what, *options, **more):
-        module = [sys.executable, "-m", f"distributed.cli.{what}"]
-        return subprocess.Popen([*module, *options], **{**QUIET, "cwd": self.folder, **more})
-
-    def join(self, count=1, threads=1, cwd=None):
-        """Start workers and wait until all are there."""
-        options = ["--scheduler-file", str(self.file), "--nthreads", str(threads), "--no-nanny"]
-        options += ["--no-dashboard", "--local-directory", str(self.folder)]
-        more = {} if cwd is None else {"cwd": cwd}
-        for _ in range(count):
-            self.workers.append(self._start("dask_worker", *options, **more))
-        if self.client is None:
-            deadline = time.monotonic() + 60.0
-            while not self.file.exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
-            self.client = distributed.Client(scheduler_file=str(self.file), set_as_default=False)
-        alive = sum(worker.poll() is None for worker in self.workers)
-        self.client.wait_for_workers(alive, timeout=60)
-        return self.workers[-count:]
-
-    @property
-    def options(self):
-        return {"engine": "dask", "scheduler": self.client.scheduler.address}
-
-    def close(self):
-        if self.client is not None:
-            self.client.close()
-        for process in [*self.workers, self.scheduler]:
-            process.kill()
-            process.wait(timeout=30)
-
-
-@contextmanager
-def _cluster(folder):
-    made = Cluster(folder)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def cluster(tmp_path):
     (tmp_path / "cluster").mkdir()
-    with _cluster(tmp_path / "cluster") as made:
+    with closing(Cluster(tmp_path / "cluster")) as made:
         yield made
 
 
@@ -90,12 +36,6 @@ def cluster(tmp_path):
 def store(tmp_path):
     with CellStore(tmp_path / "race.sqlite") as opened:
         yield opened
-
-
-def die(*workers):
-    for worker in workers:
-        worker.send_signal(signal.SIGKILL)
-        worker.wait(timeout=30)
 
 
 def toys_of(method, count):
@@ -139,7 +79,7 @@ def test_without_a_worker_it_says_so_and_goes_on_when_one_joins(cluster, store):
     die(worker)
     found += finished
     assert {cell for cell, _ in found} == set(cells)
-    assert [line[:17] for line, _ in said] == ["no worker is left", "a Dask worker is "]
+    assert [line[:18] for line, _ in said] == ["no worker is at th", "a Dask worker answ"]
     assert said[0][1] - begin < 10.0
 
 
@@ -150,7 +90,7 @@ def test_a_scheduler_that_is_gone_ends_the_race_and_keeps_what_is_done(cluster, 
     finished = engine.run(cells, store, play="toys:play", **cluster.options)
     one, _ = next(finished)
     cluster.scheduler.kill()
-    with pytest.raises(DataError, match=r"scheduler at .* is gone; run again to go on"):
+    with pytest.raises(DataError, match=r"scheduler at .* has not answered for 1 s; run again"):
         list(finished)
     assert store.get(one)["status"] == "ok"
 
@@ -181,7 +121,8 @@ class TestFiles:
             "driftrate.race.cluster.Path.cwd", classmethod(lambda _: tmp_path / "nowhere")
         )
         cluster.join(2, cwd=tmp_path / "there")
-        found = dict(engine.run(cells, store, **cluster.options))
+        said = []
+        found = dict(engine.run(cells, store, say=said.append, **cluster.options))
         alone = play(replace(cells[0], stream=str(tmp_path / "here" / cells[0].stream)))
         assert {result["status"] for result in found.values()} == {"ok"}
         assert found[cells[0]]["loss"] == alone["loss"]
@@ -189,6 +130,32 @@ class TestFiles:
         assert 1 <= len(kept) <= 2
         assert {path.parent.name for path in kept} == {cells[0].fingerprint}
         assert not list(cluster.folder.glob("**/*.coming"))
+        size = f"{kept[0].stat().st_size:,} bytes"
+        assert len(said) == len(set(said)) == len(kept)
+        assert all(re.fullmatch(rf"sent .* to the worker at .*: {size}", line) for line in said)
+
+    @pytest.mark.slow
+    def test_another_worker_at_the_same_address_gets_the_file_too(
+        self, cells, cluster, store, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(
+            "driftrate.race.cluster.Path.cwd", classmethod(lambda _: tmp_path / "nowhere")
+        )
+        with socket.create_server(("", 0)) as free:
+            port = free.getsockname()[1]
+        said = []
+        (worker,) = cluster.join(port=port)
+        many = [replace(cell, seed=seed) for cell in cells[:1] for seed in range(12)]
+        finished = engine.run(many, store, say=said.append, **cluster.options)
+        found = [next(finished)]
+        die(worker)
+        cluster.join(port=port)
+        found += finished
+        assert {cell for cell, _ in found} == set(many)
+        assert {result["status"] for _, result in found} == {"ok"}
+        sent = [line for line in said if line.startswith("sent ")]
+        assert len(sent) == 2
+        assert len(set(sent)) == 1
 
     def test_a_file_that_changes_on_its_way_is_not_played(self, cells, cluster, store, monkeypatch):
         cluster.join()

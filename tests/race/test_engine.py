@@ -21,6 +21,14 @@ def store(tmp_path):
         yield opened
 
 
+@pytest.fixture
+def started(monkeypatch):
+    """Note the child processes that are started."""
+    found, real = [], children.Child
+    monkeypatch.setattr(children, "Child", lambda play: found.append(real(play)) or found[-1])
+    return found
+
+
 def race(cells, store, **options):
     settings = {"limit": 20.0, "jobs": 1, "play": "toys:play", **options}
     return dict(engine.run(cells, store, **settings))
@@ -40,11 +48,10 @@ def test_a_cell_is_stored_before_it_is_told(store):
         assert store.get(cell) == result
 
 
-def test_stopping_keeps_what_is_done_and_ends_the_children(store):
+def test_stopping_keeps_what_is_done_and_ends_the_children(store, started):
     cells = toy_cells(["slow"])
     finished = engine.run(cells, store, jobs=1, play="toys:play")
     next(finished)
-    started = set(children.CHILDREN._all)
     assert started
     begin = time.monotonic()
     finished.close()
@@ -53,6 +60,27 @@ def test_stopping_keeps_what_is_done_and_ends_the_children(store):
     done = sum(store.get(cell) is not None for cell in cells)
     assert 1 <= done < len(cells)
     assert set(race(cells, store)) == set(cells)
+
+
+def test_a_race_that_ends_leaves_another_of_the_same_process_alone(store, tmp_path):
+    cells = toy_cells(["slow"], ["left"], seeds=12)
+    long = engine.run(cells, store, jobs=1, play="toys:play")
+    found = dict([next(long)])
+    playing = threading.Thread(target=lambda: found.update(long))
+    playing.start()
+    with CellStore(tmp_path / "other.sqlite") as other:
+        race(toy_cells(["ok"], ["left"], seeds=1), other)
+    playing.join(timeout=60.0)
+    assert set(found) == set(cells)
+    assert {result["status"] for result in found.values()} == {"ok"}
+
+
+def test_two_races_with_workers_of_their_own_take_no_port_from_each_other(store, tmp_path):
+    long = engine.run(toy_cells(["ok"]), store, engine="dask", play="toys:play")
+    next(long)
+    with CellStore(tmp_path / "other.sqlite") as other:
+        race(toy_cells(["ok"], ["left"], seeds=1), other, engine="dask")
+    long.close()
 
 
 class TestContestants:
@@ -75,25 +103,18 @@ class TestContestants:
         told = {cell.method: (one["status"], one["message"]) for cell, one in found.items()}
         assert told == {**bad, "ok": ("ok", "")}
 
-    def test_a_child_outlives_what_it_can(self, store):
+    def test_a_child_outlives_what_it_can(self, store, started):
         """Raising costs no new process; crashing costs one."""
-        cells = toy_cells(["raises", "ok"], ["left"], seeds=3)
-        started = []
-        real = children.Child
-        try:
-            children.Child = lambda play: started.append(play) or real(play)
-            race(cells, store)
-            assert len(started) == 1
-            race(toy_cells(["crashes", "ok"], ["right"], seeds=2), store)
-            assert len(started) == 1 + 3
-        finally:
-            children.Child = real
+        race(toy_cells(["raises", "ok"], ["left"], seeds=3), store)
+        assert len(started) == 1
+        race(toy_cells(["crashes", "ok"], ["right"], seeds=2), store)
+        assert len(started) == 1 + 3
 
-    def test_one_that_is_killed_while_it_waits_costs_no_cell(self, store):
+    def test_one_that_is_killed_while_it_waits_costs_no_cell(self, store, started):
         cells = toy_cells(["ok"], ["left"], seeds=2)
         finished = engine.run(cells, store, jobs=1, play="toys:play")
         next(finished)
-        for waiting in children.CHILDREN._all:
+        for waiting in started:
             waiting.kill()
         assert next(finished)[1]["status"] in ("ok", "not played")  # killed at work, or before
         finished.close()

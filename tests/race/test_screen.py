@@ -9,8 +9,10 @@ import sys
 from itertools import pairwise
 
 import pytest
+from race_child import toy_cells
 from terminal import Terminal
 
+from driftrate.race import screen as room
 from driftrate.race.cell import without_result
 from driftrate.race.leaderboard import Leaderboard
 
@@ -102,10 +104,6 @@ def test_an_error_has_its_own_line(tmp_path):
 
 def test_a_slow_table_does_not_stand_still(monkeypatch):
     """A first table that took long stood for thirty times as long."""
-    from race_child import toy_cells
-
-    from driftrate.race import screen as room
-
     now, looks, drawn = [0.0], [0], []
 
     class Face:
@@ -139,3 +137,12 @@ def test_a_slow_table_does_not_stand_still(monkeypatch):
     assert drawn[0] <= 3.0
     assert len(drawn) > 3
     assert max(b - a for a, b in pairwise(drawn)) <= 1.5 + 10.0 + 3.0
+
+
+def test_the_time_left_goes_by_how_many_cells_are_played_at_once():
+    cells = toy_cells(["ok"], ["left"], seeds=11)
+    shown = room.Screen(cells, {"left": 10}, 2, False, lambda done: Leaderboard({}, {}, {}))
+    done = {cells[0]: without_result("ok", "") | {"steps": 10, "seconds_per_step": 6.0}}
+    assert shown._left(done) == "about 5 min 0 s left"
+    shown.at_once(10)
+    assert shown._left(done) == "about 1 min 0 s left"

@@ -188,7 +188,7 @@ def test_counterexample_when_the_velocity_grows_as_one_over_eps(eps):
 
 
 def test_proof_drops_the_leading_error():
-    """With ζ and ν constant `eq:app1` leaves the drift's share alone; the error is larger."""
+    """With ζ and ν constant the proof leaves the drift's share alone; the error is larger."""
     fine, n = 2**12, 16
     skip = fine // n
     dw = theory.brownian(np.random.default_rng(2), horizon=1.0, steps=fine, shape=(200, 2))

@@ -34,7 +34,7 @@ def minimise(cost, high):
 
 
 def convex_minimiser(last, *, smoothness, noise_std, diameter, batch, shift):
-    """Equation `eq:etat*0`, as printed; `last` is None before the first step (1/a_0 = 0)."""
+    """The minimum before Proposition 4.3, as printed; `last` is None at first (1/a_0 = 0)."""
     with localcontext() as context:
         context.prec = 60
         L, s, D, B, g = map(Decimal, (smoothness, noise_std, diameter, batch, shift))
@@ -95,7 +95,7 @@ def test_printed_formulas_cancel():
 
 
 def nonconvex_minimiser(*, smoothness, noise_std, batch, loss, shift):
-    """Equation `eq:etat*-Nconv`, as printed."""
+    """The minimum that gives the rate of Section 5, as printed."""
     with localcontext() as context:
         context.prec = 60
         L, s, B, loss, g = map(Decimal, (smoothness, noise_std, batch, loss, shift))

@@ -51,6 +51,7 @@ _KINDS: dict[str, tuple[str, dict[str, _Range | tuple[str, ...]]]] = {
 # KSWIN draws a subsample at every step; without a seed no run could be repeated.
 _DEFAULTS = {"kswin": {"window_size": 100, "stat_size": 30, "seed": 0}}
 DETECTORS = tuple(_KINDS)
+"""The names that `detector` knows: those of River's drift detectors, in small letters."""
 
 
 def detector(name: str, **options: Any) -> Detector:

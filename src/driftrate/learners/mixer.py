@@ -30,7 +30,7 @@ class Mixer:
         q_k ∝ p_k exp(-h (ℓ_k - ℓ̄)),   v̄ = Σ_j v_j q_j                     `update`: evidence
         r_k = q_k - leak v_k q_k + leak/2 (v_{k-1} q_{k-1} + v_{k+1} q_{k+1})      neighbours
         u_k = (1 - share v̄) r_k + share v̄/K                                       everyone
-        p_k ← (1 - J) u_k + J π_k                                                 a jump
+        p_k ← (1 - J) u_k + J π_k                                                 jump
 
     *Evidence.* In regression N = σ²/B and in a well specified likelihood 1/B: with temper = 1 the
     shares would be posterior chances. Losses of successive batches are not independent, hence 0.3.

@@ -4,8 +4,9 @@
 
 writes one file that asks nothing of any server. Its parts:
 
-- *Rates* are not written twice. Each rule is run once on symbols (`driftrate._trace`), with its
-  constants, signals and weights left open, and what it computed is written as JavaScript
+- *Rates* are not written twice. Each rule of the library, and Adam, which is the page's own
+  (`adam.py`), is run once on symbols (`driftrate._trace`), with its constants, signals and weights
+  left open, and what it computed is written as JavaScript
   (`javascript.py`). Vectors are loops: the weights, of any dimension, and the hypotheses of
   `MeasuredRate`; ten copies of `HedgedSGD` are unrolled. The whole page has 124 kB.
 - *The world* (`world.js`, `batch.js`) is `streams.LinearStream` with normal covariates. A batch is
@@ -18,8 +19,8 @@ writes one file that asks nothing of any server. Its parts:
 - *Told*: Algorithm 1 (`LinearRate`) is told every shift, the noise and the dimension; 1/t its best
   first rate B/(B + d + 1); the constant rate and Adam what their sliders say; the others nothing.
 
-tests/pages/test_playground.py holds rates and weights of every rule to the library's within 1e-9
-over 1,000 steps on the same draws, and the world to `dr.simulate`.
+tests/pages/test_playground.py holds rates and weights of every rule to those of its Python within
+1e-9 over 1,000 steps on the same draws, and the world to `dr.simulate`; Adam is held to PyTorch's.
 """
 
 from driftrate.playground.build import build

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from html import escape
 from importlib.resources import files
 
 from driftrate.playground.rules import javascript
 
-SCRIPTS = ("random", "batch", "paths", "world", "history", "draw", "page")
+SCRIPTS = (
+    "random",
+    "batch",
+    "paths",
+    "world",
+    "history",
+    "draw",
+    "address",
+    "hand",
+    "embed",
+    "page",
+)
 """The scripts of the page, in their order; the rules come before all of them."""
 
 
-def build() -> str:
+def build(home: str = "") -> str:
     """Return the page as HTML.
+
+    Args:
+        home: The address of the site that the page is part of, if it is.
 
     Example:
         >>> page = build()
@@ -20,6 +35,10 @@ def build() -> str:
     """
     script = "\n".join([javascript(), *(_text(f"{name}.js") for name in SCRIPTS)])
     page = _text("page.html").replace("/*STYLE*/", _text("page.css"))
+    if home:
+        page = page.replace("<!--HOME-->", f'<a href="{escape(home)}">').replace(
+            "<!--/HOME-->", "</a>"
+        )
     return page.replace("/*SCRIPT*/", script.replace("</", r"<\/"))
 
 

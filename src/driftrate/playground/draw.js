@@ -28,6 +28,7 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
   const x = t => left + (width - left - right) * t / (STEPS - 1);
   const y = v => top + (height - top - bottom) * (1 - scale(v));
   pen.font = FONT; pen.lineWidth = 1; pen.textBaseline = "middle";
+  let worded = -Infinity;                         // where words are: none lie on others
   for (const { value, say, strong, words } of ticks) {
     const at = Math.round(y(value)) + .5;
     if (at < top - 2 || at > height - bottom + 2) continue;
@@ -35,7 +36,10 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
     pen.setLineDash(strong ? [2, 3] : []);
     pen.beginPath(); pen.moveTo(left, at); pen.lineTo(width - right, at); pen.stroke();
     pen.fillStyle = colours.soft; pen.textAlign = "right"; pen.fillText(say, left - 6, at);
-    if (words) { pen.globalAlpha = .75; pen.fillText(words, width - right, at - 8); pen.globalAlpha = 1; }
+    if (words && at > worded + 15) {
+      pen.globalAlpha = .75; pen.fillText(words, width - right, at - 8); pen.globalAlpha = 1;
+      worded = at;
+    }
   }
   pen.setLineDash([]);
   pen.strokeStyle = colours.line;
@@ -43,13 +47,13 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
     pen.beginPath(); pen.moveTo(x(t), height - bottom); pen.lineTo(x(t), height - bottom + 5); pen.stroke();
   }
   pen.textBaseline = "alphabetic"; pen.fillStyle = colours.soft;
-  for (let t = 0; t <= STEPS; t += 500) {
-    pen.textAlign = t === 0 ? "left" : t === STEPS ? "right" : "center";
-    pen.fillText(t === 0 ? "step 0" : t, x(Math.min(t, STEPS - 1)), height - 5);
+  for (let t = 0; t < STEPS; t += 500) {
+    pen.textAlign = t === 0 ? "left" : t === STEPS - 1 ? "right" : "center";
+    pen.fillText(t === 0 ? "step 0" : t, x(t), height - 5);
   }
   pen.save();
   pen.beginPath(); pen.rect(left, top - 2, width - left, height - top - bottom + 4); pen.clip();
-  const stride = Math.max(1, Math.floor(1.6 * STEPS / (width - left)));
+  const stride = Math.max(1, Math.floor(2 * STEPS / (width - left)));
   for (const { values, error, colour, dash, alpha } of lines) {
     if (error) {
       pen.fillStyle = colour; pen.globalAlpha = .16 * alpha; pen.beginPath();
@@ -61,14 +65,25 @@ function chart(canvas, lines, step, ticks, scale, colours, marks) {
     }
     pen.globalAlpha = alpha; pen.strokeStyle = colour; pen.lineWidth = LINE; pen.lineJoin = "round"; pen.setLineDash(dash || []);
     pen.beginPath();
-    let gap = true, t = 0;
-    for (; t <= step; t += stride) {
-      const v = values[t];
-      if (v !== v) { gap = true; continue; }
-      if (gap) pen.moveTo(x(t), y(v)); else pen.lineTo(x(t), y(v));
+    let gap = true;
+    const to = t => {
+      if (gap) pen.moveTo(x(t), y(values[t])); else pen.lineTo(x(t), y(values[t]));
       gap = false;
+    };
+    for (let from = 0; from <= step; from += stride) {
+      // Of each stretch its least and its largest, so that no peak is lost.
+      let low = -1, high = -1;
+      for (let t = from; t < from + stride && t <= step; t++) {
+        const v = values[t];
+        if (v !== v) continue;
+        if (low < 0 || v < values[low]) low = t;
+        if (high < 0 || v > values[high]) high = t;
+      }
+      if (low < 0) { gap = true; continue; }
+      to(Math.min(low, high));
+      if (low !== high) to(Math.max(low, high));
     }
-    if (!gap && values[step] === values[step]) pen.lineTo(x(step), y(values[step]));
+    if (!gap && values[step] === values[step]) to(step);
     pen.stroke(); pen.setLineDash([]);
     if (values[step] === values[step]) {
       pen.fillStyle = colour; pen.beginPath();
@@ -95,7 +110,7 @@ function decades(low, high) {
 // The chase: target and learners in the plane, learners with trails, other seeds as dust.
 function chase(canvas, view, colours) {
   const { pen, width, height } = fitted(canvas);
-  const { centre, radius, step, target, learners, seen } = view;
+  const { centre, radius, step, target, learners } = view;
   const unit = Math.min(width, height) / (2 * radius);
   const x = v => width / 2 + unit * (v - centre[0]), y = v => height / 2 - unit * (v - centre[1]);
   // A grid of units, so that distances can be read.
@@ -165,7 +180,5 @@ function chase(canvas, view, colours) {
     pen.fillStyle = colour; pen.fill(); pen.lineWidth = 1.8; pen.strokeStyle = colours.card; pen.stroke();
   }
   pen.globalAlpha = 1;
-  pen.font = FONT; pen.fillStyle = colours.soft; pen.textAlign = "left"; pen.textBaseline = "top";
-  if (seen) pen.fillText(seen, 12, 10);
   return { x: px => centre[0] + (px - width / 2) / unit, y: py => centre[1] - (py - height / 2) / unit };
 }

@@ -13,7 +13,7 @@ const SLIDERS = {
   speed: { low: -10, high: 7, value: raw => 10 ** (raw / 10), start: 0 },
   noise: { low: 0, high: 40, value: raw => raw / 10, start: 15, say: v => `\u03c3 = ${number(v)}` },
   batch: { low: 1, high: 8, value: raw => 2 ** raw, start: 4, say: v => `${v} rows` },
-  dim: { low: 0, high: 3, value: raw => DIMENSIONS[raw], start: 0, say: v => `${v} weights` },
+  dim: { low: 0, high: 3, value: raw => DIMENSIONS[raw], start: 0, say: String },
   rate: { low: -50, high: 6, value: raw => 10 ** (raw / 20), start: -20, say: number },
   adam: { low: -60, high: 0, value: raw => 10 ** (raw / 20), start: -26, say: number },
 };
@@ -22,8 +22,8 @@ const TRIES = [
   ["jumps", ""],
   ["slow drift", "path=drift&speed=0.316"],
   ["fast drift", "path=drift&speed=3.16"],
-  ["rest: 1/t is right", "path=rest"],
-  ["the paper\u2019s spiral", "path=spiral"],
+  ["rest", "path=rest"],
+  ["spiral", "path=spiral"],
   ["runaway", "path=runaway"],
   ["very noisy", "noise=4&batch=2"],
   ["too high a rate", "rate=1.26"],
@@ -31,21 +31,20 @@ const TRIES = [
   ["move it yourself", "path=yours"],
 ];
 const PACE = 60, BUDGET = 4;                     // steps a second; milliseconds of computing a frame
-const REST = 400;                                // milliseconds between two addresses at least
 const STORIES = {
   rest: "Nothing moves, so a rate should fall as 1/t: here 1/t is right.",
-  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for the jumps and "
-    + "too high for the rest; 1/t has forgotten how to move.",
-  drift: "A random walk: the best rate is a constant, which depends on speed, noise and batch. Algorithm 1 guards "
-    + "against the worst that such a target can do, and so its rate is higher.",
+  jumps: "After a jump a good rate leaps up, then falls as 1/t again. A constant one is too low for jumps and too "
+    + "high for rest; 1/t has forgotten how to move.",
+  drift: "A random walk: the best rate is a constant, set by speed, noise and batch. Algorithm 1 guards against "
+    + "the worst, and so its rate is higher.",
   spiral: "The paper\u2019s spiral is fast outside and slow in the middle: the best rate falls, and rises again.",
   runaway: "The target runs straight away from each learner: the worst that it can do at its speed, and what "
     + "Algorithm 1 is made for.",
   yours: "Let the target rest, jump and drift by your hand, and see who follows. The address keeps your path.",
 };
-const LEARNING = [
-  { value: 0, say: "0" }, { value: .1, say: "0.1" }, { value: .5, say: "0.5", words: "halves the error" },
-  { value: 1, say: "1", strong: true, words: "overshoots above" }, { value: 2, say: "2" },
+const LEARNING = [                               // from the top, whose words come first
+  { value: 5, say: "5" }, { value: 2, say: "2" }, { value: 1, say: "1", strong: true, words: "overshoots above" },
+  { value: .5, say: "0.5", words: "halves the error" }, { value: .1, say: "0.1" }, { value: 0, say: "0" },
 ];
 const $ = id => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -53,68 +52,12 @@ const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const page = {
   raw: {}, path: "jumps", seed: 1, off: new Set(), drawn: [], step: 0, playing: false,
   history: new History(NAMES), colours: {}, stale: true, frames: 0, first: null, hot: null, pointer: null,
-  written: -REST, due: 0,
+  written: -REST, due: 0, waiting: false,
 };
 
 function settings() {
   const values = Object.entries(SLIDERS).map(([name, one]) => [name, one.value(page.raw[name])]);
   return { ...Object.fromEntries(values), path: page.path, seed: page.seed, drawn: page.drawn };
-}
-
-// The address.
-function address(withStep) {
-  const words = [];
-  if (page.path !== "jumps") words.push(`path=${page.path}`);
-  for (const [name, one] of Object.entries(SLIDERS)) {
-    if (page.raw[name] !== one.start) words.push(`${name}=${Number(one.value(page.raw[name]).toPrecision(3))}`);
-  }
-  if (page.seed !== 1) words.push(`seed=${page.seed}`);
-  if (page.off.size) words.push(`off=${[...page.off].join(",")}`);
-  if (page.path === "yours" && page.drawn.length) words.push(`drawn=${packed(page.drawn)}`);
-  if (withStep) words.push(`step=${Math.floor(page.step)}`);
-  return words.join("&");
-}
-
-function remember() {
-  const k = page.best;
-  $("picture").setAttribute("aria-label", `The chase at step ${Math.floor(page.step) + 1} of ${STEPS}`
-    + (k === undefined ? "" : `; ${LEARNERS[NAMES[k]][0]} has the least regret so far`));
-  for (const one of document.querySelectorAll("#tries a")) {
-    one.setAttribute("aria-current", one.hash.slice(1) === address(false));
-  }
-  // Some browsers refuse more than a hundred addresses in half a minute: a drag waits its turn.
-  clearTimeout(page.due);
-  const wait = page.written + REST - performance.now();
-  if (wait > 0) page.due = setTimeout(write, wait); else write();
-}
-
-function write() {
-  const text = address(!page.playing && page.step > 0);
-  if (location.hash.slice(1) === text) return;
-  history.replaceState(null, "", text ? `#${text}` : location.pathname);
-  page.written = performance.now();
-}
-
-function restore() {
-  const told = new URLSearchParams(location.hash.slice(1));
-  page.path = told.get("path") in PATHS ? told.get("path") : "jumps";
-  for (const [name, one] of Object.entries(SLIDERS)) {
-    const wanted = told.has(name) ? Number(told.get(name)) : NaN;
-    page.raw[name] = one.start;
-    if (Number.isNaN(wanted)) continue;
-    // The place of the slider whose value is nearest.
-    let near = Infinity;
-    for (let raw = one.low; raw <= one.high; raw++) {
-      const far = Math.abs(one.value(raw) - wanted);
-      if (far < near) { near = far; page.raw[name] = raw; }
-    }
-  }
-  page.seed = Math.min(Math.max(Math.floor(Number(told.get("seed"))) || 1, 1), 1e6);
-  page.off = new Set((told.get("off") || "").split(",").filter(name => NAMES.includes(name)));
-  page.drawn = unpacked(told.get("drawn"));
-  page.step = Math.min(Math.max(Math.floor(Number(told.get("step"))) || 0, 0), STEPS - 1);
-  if (still && !told.has("step") && page.path !== "yours") page.step = STEPS - 1;
-  page.playing = !still && !told.has("step");
 }
 
 // What follows from a change: the run begins anew, up to the step that is shown.
@@ -160,6 +103,14 @@ function show(step) {
   remember();
 }
 
+// What the address says, from its beginning.
+function again() {
+  restore();
+  page.history.known = 0;
+  begin();
+  play(page.playing);
+}
+
 // One frame.
 let last = 0;
 function frame(now) {
@@ -167,21 +118,18 @@ function frame(now) {
   const passed = Math.min(now - last, 50);
   last = now;
   const live = page.path === "yours";
-  const most = live ? Math.min(Math.floor(page.step) + 8, STEPS) : STEPS;
-  if (page.playing) {
+  if (page.playing && !page.waiting) {
     const to = page.step + PACE * passed / 1000;
     if (live) hold(Math.min(Math.floor(to), STEPS - 1));
-    // No further than is known, which is old news while a run begins anew.
-    page.step = Math.min(to, Math.max(run.head - 1, Math.min(to, run.known - 1), 0));
-    if (live) page.step = Math.min(to, STEPS - 1);
+    // No further than is known, which is old news while a run begins anew; who is ahead waits.
+    page.step = live ? Math.min(to, STEPS - 1) : Math.max(page.step, Math.min(to, run.known - 1));
     if (page.step >= STEPS - 1) play(false);
     page.stale = true;
   }
-  const until = live ? Math.min(Math.floor(page.step) + 1, STEPS) : most;
+  const until = reach() + 1;
   if (run.head < until) {
-    const before = run.head;
     run.compute(until, BUDGET);
-    if (before <= page.step) page.stale = true;
+    page.stale = true;                            // charts have room for all that is known
   }
   if (page.stale) { draw(); page.stale = false; }
   // When the first picture was there, from the start of the visit.
@@ -190,21 +138,11 @@ function frame(now) {
   requestAnimationFrame(frame);
 }
 
-// The target under the hand, until a step.
-function hold(to) {
-  if (!page.pointer || to <= Math.floor(page.step)) return;
-  const { drawn } = page, [x, y] = page.pointer, end = drawn[drawn.length - 1];
-  const from = Math.floor(page.step);
-  if (end && to <= end[0]) return;
-  const [px, py] = drawnAt(drawn, from);
-  if (Math.hypot(px - x, py - y) < .01) return;
-  if (!end || end[0] < from) drawn.push([from, round(px), round(py)]);
-  drawn.push([to, round(x), round(y)]);
-  const path = page.history.world.path;
-  for (let t = from; t < STEPS; t++) [path[2 * t], path[2 * t + 1]] = drawnAt(drawn, t);
+// The last step that is computed; of a path by hand, none that is not drawn yet.
+function reach() {
+  const { drawn } = page, end = drawn.length ? drawn[drawn.length - 1][0] : 0;
+  return page.path === "yours" ? Math.max(Math.floor(page.step), end) : STEPS - 1;
 }
-
-function round(value) { return Math.round(100 * value) / 100; }
 
 function draw() {
   const { history: run, colours } = page;
@@ -219,23 +157,30 @@ function draw() {
     alpha: faded(name),
   }));
   const marks = [];
-  if (page.path === "jumps") for (let t = EVERY; t < STEPS; t += EVERY) marks.push(t);
-  const span = Math.max(step, Math.min(run.known, STEPS) - 1);
-  const [lowRate] = extent(shown.map(({ k }) => run.rates[k]), span);
-  const low = Math.min(Math.max(.7 * lowRate, 1e-4), .02);
-  chart($("rates"), line("rates"), step, decades(low, 2), logarithmic(low, 2), colours, marks);
+  if (page.path === "jumps") for (let t = EVERY; t < STEPS - 1; t += EVERY) marks.push(t);
+  const span = Math.max(step, Math.min(run.known - 1, reach()));
+  const far = kind => extent(shown.map(({ k }) => run[kind][k]), span);
+  const [lowRate, highRate] = far("rates");
+  const low = Math.min(Math.max(.7 * lowRate, 1e-5), .02), top = Math.min(Math.max(1.2 * highRate, 2), 20);
+  chart($("rates"), line("rates"), step, decades(low, top), logarithmic(low, top), colours, marks);
   // Between a straight and a logarithmic scale: small ones are seen, and 0 is there.
-  chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / 2), colours, marks);
-  const [, ...ends] = extent(shown.map(({ k }) => run.regret[k]), span);
-  // The best ones are told apart, and what is a thousand times worse leaves the picture.
-  const high = 1.5 * Math.min(ends[0], 2000 * ends[1]), floor = Math.max(Math.min(ends[1] / 6, high / 100), 1e-3);
+  const most = Math.min(Math.max(1.05 * far("learning")[1], 2), 5);
+  chart($("learning"), line("learning"), step, LEARNING, v => Math.sqrt(Math.max(v, 0) / most), colours, marks);
+  // From the first loss on; what is a thousand times worse than the best leaves the picture.
+  const [least, worst, end] = far("regret");
+  const high = 1.5 * Math.min(worst, 2000 * end), floor = Math.max(.8 * least, 1e-6 * high);
   chart($("regret"), line("regret", "error"), step, decades(floor, high), logarithmic(floor, high), colours, marks);
-  page.map = chase($("picture"), look(shown, step), colours);
+  const view = look(shown, step);
+  page.map = chase($("picture"), view, colours);
+  if ($("seen").textContent !== view.seen) $("seen").textContent = view.seen;
   $("time").value = step; $("time").setAttribute("aria-valuetext", `step ${step}`);
-  $("clock").textContent = `${step + 1} / ${STEPS}`;
+  $("clock").textContent = `${step} / ${STEPS - 1}`;
   let best = Infinity;
   page.best = undefined;
   for (const { k } of shown) if (run.regret[k][step] < best) { best = run.regret[k][step]; page.best = k; }
+  const found = page.best === undefined ? "" : `; ${LEARNERS[NAMES[page.best]][0]} has the least regret so far`;
+  const label = page.playing ? "The chase, playing" : `The chase at step ${step} of ${STEPS - 1}${found}`;
+  if ($("picture").ariaLabel !== label) $("picture").ariaLabel = label;
   NAMES.forEach((name, k) => {
     const value = run.regret[k][step];
     $(`regret-${name}`).textContent = value === value ? number3(value) : step ? "diverged" : "";
@@ -246,13 +191,16 @@ function draw() {
 // Where one rate is pointed at, the others step back.
 function faded(name) { return page.hot && page.hot !== name ? .15 : 1; }
 
-function number3(value) { return value >= 100 ? String(Math.round(value)) : value.toPrecision(3); }
+function number3(value) {
+  if (value >= 1e5) return value.toExponential(1).replace("+", "");
+  return value >= 100 ? String(Math.round(value)) : value.toPrecision(3);
+}
 
 // The least value above 0, the largest, and the least of the last ones.
 function extent(columns, step) {
   let low = Infinity, high = 0, end = Infinity;
   for (const column of columns) {
-    for (let t = 0; t <= step; t += 7) {
+    for (let t = 0; t <= step; t++) {
       const v = column[t];
       if (v > 0) { if (v < low) low = v; if (v > high && v < 1e30) high = v; }
     }
@@ -303,10 +251,12 @@ function look(shown, step) {
 }
 
 function paint() {
-  const style = getComputedStyle(document.documentElement);
+  const probe = document.body.appendChild(document.createElement("i"));
   for (const name of ["card", "ink", "soft", "line", "faint", "target", ...NAMES]) {
-    page.colours[name] = style.getPropertyValue(`--${name}`).trim();
+    probe.style.color = `var(--${name})`;
+    page.colours[name] = getComputedStyle(probe).color;
   }
+  probe.remove();
   page.stale = true;
 }
 
@@ -319,13 +269,19 @@ function furnish() {
     group.append(label);
   }
   $("paths").append(group);
-  $("rules").innerHTML = '<h2><span>click to switch</span><span>regret so far</span></h2>' + NAMES.map(name => {
+  $("rules").innerHTML = '<h2><span>click to hide</span><span>regret so far</span></h2>' + NAMES.map(name => {
     const [title, told, slider] = LEARNERS[name];
     const own = slider in SLIDERS ? `<label><span hidden>rate</span><input type="range" id="${slider}"
       aria-label="Rate of ${title}"><output id="say-${slider}"></output></label>` : "";
     return `<div class="rule" id="rule-${name}" style="--c: var(--${name})"><button type="button" aria-pressed="true">
       <i></i><b>${title}</b><data id="regret-${name}"></data><small>${told}</small></button>${own}</div>`;
   }).join("");
+  // Each story holds its place, so that none moves what is below.
+  for (const story of Object.values(STORIES)) {
+    const place = document.createElement("p");
+    place.textContent = story; place.ariaHidden = "true";
+    $("stories").append(place);
+  }
   $("tries").innerHTML = TRIES.map(([say, hash]) => `<a href="#${hash}">${say}</a>`).join("");
   for (const [name, one] of Object.entries(SLIDERS)) {
     Object.assign($(name), { min: one.low, max: one.high, step: 1 });
@@ -370,61 +326,24 @@ function listen() {
   }
   $("play").addEventListener("click", () => play(!page.playing));
   $("time").addEventListener("input", () => show(Number($("time").value)));
-  $("tries").addEventListener("click", () => clearTimeout(page.due));  // the link's address is the one
+  $("tries").addEventListener("click", event => {
+    clearTimeout(page.due);                       // the link's address is the one
+    if (event.target.hash === location.hash) again();
+  });
   $("fresh").addEventListener("click", () => { page.seed = page.seed % 1e6 + 1; begin(); });
   document.addEventListener("keydown", event => {
     if (event.key !== " " || event.target.closest("button, a")) return;
     event.preventDefault(); play(!page.playing);
   });
-  window.addEventListener("hashchange", () => { restore(); page.history.known = 0; begin(); play(page.playing); });
+  window.addEventListener("hashchange", again);
   window.addEventListener("resize", () => { page.stale = true; });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   hand($("picture"));
-}
-
-// Drawing by mouse, finger or arrow keys.
-function hand(canvas) {
-  const place = event => {
-    const box = canvas.getBoundingClientRect();
-    return [page.map.x(event.clientX - box.left), page.map.y(event.clientY - box.top)];
-  };
-  const take = at => {
-    page.pointer = at;
-    if (page.step >= STEPS - 1) page.step = 0;    // as play does at the end
-    // What comes after this step is drawn anew, and a run that is past it begins again.
-    const from = Math.floor(page.step), later = page.drawn.some(one => one[0] > from);
-    if (later) {
-      page.drawn = [...page.drawn.filter(one => one[0] < from), [from, ...drawnAt(page.drawn, from).map(round)]];
-    }
-    if (later || page.history.head > from + 1) page.history.begin(settings());
-    $("hint").hidden = true;
-    if (!page.playing) play(true);
-  };
-  canvas.addEventListener("pointerdown", event => {
-    if (page.path !== "yours") return;
-    canvas.setPointerCapture(event.pointerId);
-    take(place(event));
-  });
-  canvas.addEventListener("pointermove", event => { if (page.pointer && event.buttons) page.pointer = place(event); });
-  for (const end of ["pointerup", "pointercancel"]) {
-    canvas.addEventListener(end, () => { page.pointer = null; remember(); });
-  }
-  const ways = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-  canvas.addEventListener("keydown", event => {
-    const way = ways[event.key];
-    if (!way || page.path !== "yours") return;
-    event.preventDefault();
-    const [x, y] = drawnAt(page.drawn, page.step);
-    take([x + .3 * way[0], y + .3 * way[1]]);
-    // At once: the key may be up again before the next frame.
-    hold(Math.floor(page.step) + 1);
-    page.step = Math.min(Math.floor(page.step) + 1, STEPS - 1);
-    page.pointer = null;
-    remember();
-  });
+  $("copy").addEventListener("click", copy);
 }
 
 furnish();
+embed();
 restore();
 paint();
 listen();

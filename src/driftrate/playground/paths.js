@@ -1,5 +1,5 @@
 // Where the target is at each step: in the plane of the first two weights, all others are 0.
-const STEPS = 2000, EVERY = 250, START = 1.5;
+const STEPS = 2001, EVERY = 250, START = 1.5;     // steps 0 to 2000
 const PATHS = {
   rest: { say: () => "none" },
   jumps: { say: speed => `${number(1.2 * speed)} a jump` },
@@ -27,7 +27,7 @@ function pathOf(settings) {
   const random = new Random(seed, 0xffff);
   let x = START, y = 0;
   for (let t = 0; t < STEPS; t++) {
-    if (path === "jumps" && t > 0 && t % EVERY === 0) {
+    if (path === "jumps" && t > 0 && t < STEPS - 1 && t % EVERY === 0) {
       // The first of some directions that does not lead out of the picture, or the best of them.
       const size = 1.2 * speed;
       let angle, near = Infinity;

@@ -10,8 +10,8 @@ from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from driftrate.errors import ConfigError
 
-# The most points that a curve of a result has.
 CURVE_POINTS = 200
+"""The most points that a curve of a result has."""
 # A mean loss above this many times that of predicting nothing (a score of 0) is a divergence.
 _ABSURD = 1000.0
 
@@ -21,8 +21,8 @@ TASKS = ("classes", "regression")
 # What is said of files alone.
 OF_FILES = ("target", "time", "task", "drop", "kind", "sep")
 
-# `not played`: through no fault of the method; it has no rank, and the same command plays it.
 Status = Literal["ok", "diverged", "failed", "timeout", "not played"]
+"""How a cell ended. `"not played"` is no fault of the method: the same command plays it again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The child processes of one process: as many as it plays cells at once."""
+"""The child processes of a race in one process: as many as it plays cells there at once."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Children:
         self._all: set[Child] = set()
         self._idle: list[Child] = []
         self._turn = threading.Lock()
+        self._closed = False
 
     def play(self, cell: Cell, limit: float | None, folder: str, play: str) -> Result:
         """Play a cell in a process that has no other to play; see `Child.play`."""
@@ -45,18 +46,19 @@ class Children:
                 return fit
         child = Child(play)
         with self._turn:
-            self._all.add(child)
-        return child
+            if not self._closed:
+                self._all.add(child)
+                return child
+        child.close()
+        raise Stopped
 
     def close(self) -> None:
         """End all of them: idle ones in peace, busy ones in mid-cell."""
         with self._turn:
+            self._closed = True
             for child in self._all.difference(self._idle):
                 child.kill()  # the thread that waits for its answer cleans up
             for child in self._idle:
                 child.close()
             self._all.clear()
             self._idle.clear()
-
-
-CHILDREN = Children()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 from driftrate.errors import ConfigError
 from driftrate.race.cell import Cell, Result
-from driftrate.race.children import CHILDREN
-from driftrate.race.cluster import Say, cluster
+from driftrate.race.children import Children
+from driftrate.race.cluster import Cluster, Say, cluster
 from driftrate.race.store import CellStore
 
 ENGINES = ("local", "dask")
@@ -24,8 +24,10 @@ Finished = tuple[Cell, Result]
 _Players = Callable[[Iterator[Cell]], Generator[Finished, None, None]]
 
 
-def _play(cell: Cell, limit: float | None, folder: str, play: str, store: CellStore) -> Finished:
-    result = CHILDREN.play(cell, limit, folder, play)
+def _play(
+    cell: Cell, children: Children, limit: float | None, folder: str, play: str, store: CellStore
+) -> Finished:
+    result = children.play(cell, limit, folder, play)
     store.put(cell, result, _within(limit))
     return cell, result
 
@@ -52,6 +54,7 @@ def run(
     scheduler: str | None = None,
     play: str = PLAY,
     say: Say = print,
+    at_once: Callable[[int], None] = lambda count: None,
 ) -> Generator[Finished, None, None]:
     """Yield every cell with its result: the stored ones first, the others as they finish.
 
@@ -68,6 +71,7 @@ def run(
         scheduler: The address of a Dask scheduler; without it Dask starts workers here.
         play: The function that plays a cell, as `MODULE:FUNCTION`.
         say: Is told, in a line, what befalls a cluster.
+        at_once: Is told how many cells a cluster plays at once, whenever that changes.
 
     Raises:
         DriftrateError: The store cannot be written, or no scheduler answers.
@@ -80,7 +84,7 @@ def run(
     if engine == "local":
         pool = _threads(jobs, limit, play, store)
     else:
-        pool = _cluster(jobs, scheduler, limit, play, store, say)
+        pool = _cluster(cluster(jobs, scheduler, limit, play, say, at_once), store, within)
     with pool as players:
         while todo:
             left: list[Cell] = []
@@ -137,24 +141,22 @@ def _threads(jobs: int, limit: float | None, play: str, store: CellStore) -> Ite
     # Threads, since each only waits for a process that it may have to kill: joblib's own
     # processes are a pool in which one that is killed ends them all.
     pool = Parallel(jobs, backend="threading", pre_dispatch="n_jobs", **options)
-    rest = (limit, str(Path.cwd()), play, store)
-    try:
+    with closing(Children()) as children:
+        rest = (children, limit, str(Path.cwd()), play, store)
         yield lambda cells: pool(delayed(_play)(cell, *rest) for cell in cells)
-    finally:
-        CHILDREN.close()
 
 
 @contextmanager
 def _cluster(
-    jobs: int, scheduler: str | None, limit: float | None, play: str, store: CellStore, say: Say
+    made: AbstractContextManager[Cluster], store: CellStore, limit: float
 ) -> Iterator[_Players]:
     """Give what plays cells on a cluster, which cannot reach the store."""
 
     def stored(finished: Generator[Finished, None, None]) -> Generator[Finished, None, None]:
         with closing(finished):
             for cell, result in finished:
-                store.put(cell, result, _within(limit))
+                store.put(cell, result, limit)
                 yield cell, result
 
-    with cluster(jobs, scheduler, limit, play, say) as players:
+    with made as players:
         yield lambda cells: stored(players.play(cells))

@@ -76,7 +76,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     with CellStore(out / "race.sqlite") as store, screen:
         written = monotonic()
         how = {name: getattr(settings, name) for name in ("jobs", "limit", "engine", "scheduler")}
-        finished = run(cells, store, say=screen.say, **how)
+        finished = run(cells, store, say=screen.say, at_once=screen.at_once, **how)
         dropped = 0
         try:
             for cell, result in finished:

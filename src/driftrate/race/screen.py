@@ -78,7 +78,7 @@ class Screen:
     Args:
         cells: What is raced.
         rows: How many rows each stream has.
-        jobs: How many cells are played at once.
+        jobs: How many cells are played at once, until `at_once` says otherwise.
         show: Whether to show anything.
         board: Makes a table of what is done.
     """
@@ -123,6 +123,10 @@ class Screen:
         """Show a line above the table, where it stays."""
         if self._face is not None:
             self._face.say(line)
+
+    def at_once(self, count: int) -> None:
+        """Note that so many cells are played at once from now on."""
+        self._jobs = count
 
     def _watch(self) -> None:
         assert self._face is not None

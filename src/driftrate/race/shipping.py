@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from time import monotonic
 
 from driftrate.data.tables import fingerprint
 from driftrate.errors import DataError
@@ -13,22 +17,35 @@ from driftrate.race.cell import Cell
 from driftrate.race.sources import NOT_FILES
 
 _PIECE_BYTES = 32 * 2**20
+# Files on their way at once: the scheduler holds a piece of each.
+_AT_ONCE = 4
+# A worker that lacks a file after it was sent so many times cannot have it.
+_TIMES = 3
 
 
 # Of the client
 
 
+class Refused(Exception):
+    """A worker did not take a file."""
+
+
 class Files:
-    """The files of a race, as this process has them.
+    """The files of a race, as this process has them, on their way to workers.
 
     Args:
-        send: Calls a function with arguments in the worker of an address, and waits for it.
+        race: The name of the race.
+        run: Awaits a function with arguments in the worker of an address.
     """
 
-    def __init__(self, send: Callable[..., object]) -> None:
-        self._send = send
-        self._there: set[tuple[str, str]] = set()  # the workers that got a file, by fingerprint
+    def __init__(self, race: str, run: Callable[..., Awaitable[object]]) -> None:
+        self._race, self._run = race, run
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._paths: dict[tuple[str, str], bool] = {}
+        # By a worker's own name, since another may take its address, and the fingerprint.
+        self._tries: Counter[tuple[str, str]] = Counter()
+        self._why: dict[tuple[str, str], str] = {}
+        self._came: dict[tuple[str, str], float] = {}
 
     def has(self, cell: Cell) -> bool:
         """Return whether the stream of a cell is a file that could be sent."""
@@ -38,22 +55,56 @@ class Files:
             self._paths[known] = is_file and fingerprint(cell.stream) == cell.fingerprint
         return self._paths[known]
 
-    def ship(self, cell: Cell, worker: str) -> None:
-        """Send the file of a cell to a worker that lacks it, in pieces; once.
+    def came(self, cell: Cell, name: str, since: float) -> bool:
+        """Return whether the file of a cell has come to a worker that lacked it since then."""
+        return self._came.get((name, cell.fingerprint), -inf) > since
+
+    async def send(self, cell: Cell, worker: str, name: str) -> int:
+        """Send the file of a cell to a worker, in pieces.
+
+        Returns:
+            How many bytes were sent; 0 if it failed and may be tried again.
 
         Raises:
-            OSError: The worker is gone, or cannot write.
-            DataError: The file has changed since the race began.
+            Refused: The worker cannot take the file, or does not keep it, time and again.
+            DataError: The file cannot be read, or has changed since the race began.
         """
-        if (worker, cell.fingerprint) in self._there:
-            return
-        with Path(cell.stream).open("rb") as file:
-            offset = 0
-            while piece := file.read(_PIECE_BYTES):
-                self._send(worker, receive, cell, offset, piece)
-                offset += len(piece)
-        self._send(worker, finish, cell)
-        self._there.add((worker, cell.fingerprint))
+        known = (name, cell.fingerprint)
+        if self._tries[known] == _TIMES:
+            raise Refused(self._why.get(known, "it does not keep what it is sent"))
+        self._tries[known] += 1
+        try:
+            async with self._turns:
+                sent = await self._pieces(cell, worker)
+        except Refused as refusal:
+            self._why[known] = str(refusal)
+            if self._tries[known] == _TIMES:
+                raise
+            return 0
+        self._came[known] = monotonic()
+        return sent
+
+    async def _pieces(self, cell: Cell, worker: str) -> int:
+        sent = 0
+        try:
+            with Path(cell.stream).open("rb") as file:
+                while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+                    await self._ask(worker, receive, cell, sent, piece)
+                    sent += len(piece)
+        except OSError as error:
+            said = f"{cell.stream} cannot be read: {error.strerror or error}"
+            raise DataError(said) from error
+        if await asyncio.to_thread(fingerprint, cell.stream) != cell.fingerprint:
+            said = f"{cell.stream} has changed since the race began"
+            raise DataError(f"{said}: start the race again")
+        await self._ask(worker, finish, cell)
+        return sent
+
+    async def _ask(self, worker: str, function: Callable[..., object], *arguments: object) -> None:
+        try:
+            await self._run(worker, function, self._race, *arguments)
+        except Exception as error:  # whatever its connection broke with, or it raised
+            raise Refused(str(error) or type(error).__name__) from error
 
 
 # Of the worker
@@ -76,21 +127,21 @@ def place(cell: Cell, folder: str, kept: Sequence[str]) -> Cell | None:
     return None
 
 
-def receive(cell: Cell, offset: int, piece: bytes, kept: Sequence[str]) -> None:
-    """Write a piece of a file."""
-    path = _coming(cell, kept)
+def receive(race: str, cell: Cell, offset: int, piece: bytes, kept: Sequence[str]) -> None:
+    """Write a piece of a file that a race sends."""
+    path = _coming(race, cell, kept)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         file.write(piece)
 
 
-def finish(cell: Cell, kept: Sequence[str]) -> None:
+def finish(race: str, cell: Cell, kept: Sequence[str]) -> None:
     """Give a file its name when all its pieces are there."""
-    coming = _coming(cell, kept)
+    coming = _coming(race, cell, kept)
     if fingerprint(coming) != cell.fingerprint:
         coming.unlink()
-        raise DataError(f"{cell.stream} has changed since the race began: start the race again")
+        raise DataError(f"{cell.stream} did not arrive whole")
     os.replace(coming, _kept(cell, kept))
 
 
@@ -99,6 +150,7 @@ def _kept(cell: Cell, kept: Sequence[str]) -> Path:
     return Path(*kept, cell.fingerprint, Path(cell.stream).name)
 
 
-def _coming(cell: Cell, kept: Sequence[str]) -> Path:
+def _coming(race: str, cell: Cell, kept: Sequence[str]) -> Path:
+    # Of one race: another may be sending the same file.
     path = _kept(cell, kept)
-    return path.with_name(f"{path.name}.coming")
+    return path.with_name(f"{path.name}.{race}.coming")

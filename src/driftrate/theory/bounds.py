@@ -124,7 +124,7 @@ def lower_weight(rates: ArrayLike, smoothness: float, strong_convexity: float) -
         1.5
 
     Reference:
-        Fahrbach et al. (2023), Theorem 4.7 (`thm:le-convex-reg`).
+        Fahrbach et al. (2023), Theorem 4.7.
     """
     mu = number("strong_convexity", strong_convexity, low=0.0, open_low=True)
     smoothness = number("smoothness", smoothness, low=mu)
@@ -201,7 +201,7 @@ def convex_upper(
         1.25
 
     Reference:
-        Fahrbach et al. (2023), Theorem 4.2 (`thm:convex-reg`), equation `eq:Reg-UB0`.
+        Fahrbach et al. (2023), Theorem 4.2.
     """
     weight = upper_weight(array("rates", rates, ndim=1), smoothness)
     return _path_bound(weight, _noise(rates, batch_sizes, noise_std), distances, shifts, cross)
@@ -244,7 +244,7 @@ def convex_lower(
         0.625
 
     Reference:
-        Fahrbach et al. (2023), Theorem 4.7 (`thm:le-convex-reg`), equation `eq:Reg-LB`, corrected.
+        Fahrbach et al. (2023), Theorem 4.7, corrected.
     """
     weight = lower_weight(array("rates", rates, ndim=1), smoothness, strong_convexity)
     return _path_bound(weight, _noise(rates, batch_sizes, noise_std), distances, shifts, cross)
@@ -289,7 +289,7 @@ def convex_upper_diameter(
         array([9., 3.])
 
     Reference:
-        Fahrbach et al. (2023), equation `eq:Reg-UB`.
+        Fahrbach et al. (2023), the bound with D_max after Theorem 4.2.
     """
     weight = upper_weight(array("rates", rates, ndim=1), smoothness)
     diameter = number("diameter", diameter, low=0.0)
@@ -338,8 +338,7 @@ def nonconvex_upper(
         1.0
 
     Reference:
-        Fahrbach et al. (2023), Theorem 5.1 (`thm:non-Nconvex-reg`), equation
-        `eq:Reg-UB-Nconv`, corrected.
+        Fahrbach et al. (2023), Theorem 5.1, corrected.
     """
     weight = upper_weight(array("rates", rates, ndim=1), smoothness)
     terms = (

@@ -55,7 +55,7 @@ def switch_time(initial: float, a: float, b: float) -> float:
         (0.0, 0.0)
 
     Reference:
-        Fahrbach et al. (2023), Lemma 3.6 (`lem:no-shift-Lin`).
+        Fahrbach et al. (2023), Lemma 3.6.
     """
     initial, a, b = _problem(initial, a, b)
     if a >= 1.0 or initial * (1.0 - a) <= b:
@@ -90,7 +90,7 @@ def tail_constant(initial: float, a: float, b: float) -> float:
         0.1843
 
     Reference:
-        Fahrbach et al. (2023), Lemma 3.6 (`lem:no-shift-Lin`), equation `eq:ODE2`.
+        Fahrbach et al. (2023), Lemma 3.6, second regime.
     """
     initial, a, b = _problem(initial, a, b)
     start = switch_time(initial, a, b)
@@ -106,7 +106,7 @@ def no_shift(times: ArrayLike, initial: float, a: float, b: float) -> NoShift:
     .. math:: \tilde v_\tau = \left(\tilde v_0 - \tfrac{b}{2-a}\right) e^{-(2-a)\tau}
         + \tfrac{b}{2-a}, \quad \zeta = 1 \qquad (\tau \le \tau_*)
 
-    and after τ_* the root of `eq:ODE2` (see `tail_constant`) with ζ = ṽ/(aṽ + b). The root is found
+    and after τ_* the root of the equation of `tail_constant` with ζ = ṽ/(aṽ + b). The root is found
     by Newton's method in w = ln(v/ṽ), where v is the value at τ_*: there the equation is increasing
     and convex, so that the iteration descends to the root from above.
 
@@ -125,7 +125,7 @@ def no_shift(times: ArrayLike, initial: float, a: float, b: float) -> NoShift:
         (array([1.    , 0.4836, 0.0305]), array([1.    , 1.    , 0.1007]))
 
     Reference:
-        Fahrbach et al. (2023), Lemma 3.6 (`lem:no-shift-Lin`), corrected.
+        Fahrbach et al. (2023), Lemma 3.6, corrected.
     """
     tau = array("times", times, low=0.0)
     initial, a, b = _problem(initial, a, b)
@@ -184,7 +184,7 @@ def tail(times: ArrayLike, initial: float, a: float, b: float) -> NoShift:
         1.000001502
 
     Reference:
-        Fahrbach et al. (2023), Lemma 3.6 (`lem:no-shift-Lin`).
+        Fahrbach et al. (2023), Lemma 3.6.
     """
     tau = array("times", times, low=0.0)
     initial, a, b = _problem(initial, a, number("b", b, low=0.0, open_low=True))

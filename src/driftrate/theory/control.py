@@ -36,7 +36,7 @@ def optimal_policy(
         array([0. , 0.5 , 0.74626866])
 
     Reference:
-        Fahrbach et al. (2023), Theorem 3.3 (`thm:optimal-policy`), equation `eq:policy`.
+        Fahrbach et al. (2023), Theorem 3.3.
     """
     v = array("second", second, low=0.0)
     nu = array("batch_density", batch_density, low=0.0, open_low=True)
@@ -107,7 +107,7 @@ def value_function(
         True
 
     Reference:
-        Fahrbach et al. (2023), equation `eq:HJB`; Bellman (1956).
+        Fahrbach et al. (2023), the value function in the proof of Theorem 3.3; Bellman (1956).
     """
     v = array("grid", grid, low=0.0, ndim=1)
     if v.size < 2 or (np.diff(v) <= 0).any():

@@ -93,7 +93,7 @@ def moment_ode(
         True
 
     Reference:
-        Fahrbach et al. (2023), Theorem 3.2 (`pro:SDE`), equations `eq:m-ode` and `eq:v-ode`.
+        Fahrbach et al. (2023), Theorem 3.2.
     """
     mean = array("initial_mean", initial_mean, ndim=1)
     second = number("initial_second", initial_second, low=0.0)
@@ -126,7 +126,7 @@ def upper_process(
     batch_density: OfTime,
     speed: OfTime,
 ) -> tuple[Array, Array]:
-    r"""Integrate the upper process of the second moment, equation `eq:tv`.
+    r"""Integrate the upper process of the second moment.
 
     .. math:: \tilde v' = \left((d+1)\frac{\zeta^2}{\nu} - 2\zeta\right)\tilde v
         + \frac{\zeta^2}{\nu}\sigma^2 d + 2\|Y'\|\sqrt{\tilde v}
@@ -157,7 +157,7 @@ def upper_process(
         True
 
     Reference:
-        Fahrbach et al. (2023), equation `eq:tv`.
+        Fahrbach et al. (2023), the upper process after Theorem 3.2.
     """
     start = number("initial_second", initial_second, low=0.0, open_low=True)
     dim = count("dim", dim)
@@ -199,7 +199,7 @@ def gradient_second_moment(
         13.0
 
     Reference:
-        Fahrbach et al. (2023), Lemma D.1 (`lem:stein`).
+        Fahrbach et al. (2023), Lemma D.1.
     """
     v = array("second", second, low=0.0)
     batch = array("batch_size", batch_size, low=0.0, open_low=True)
@@ -244,7 +244,8 @@ def discrete_moments(
         [1.0, 0.75]
 
     Reference:
-        Fahrbach et al. (2023), update `eq:zeta`, without the normal approximation.
+        Fahrbach et al. (2023), the update in the proof of Proposition 3.1, without
+        the normal approximation.
     """
     mean = array("initial_mean", initial_mean, ndim=1)
     eta = array("rates", rates, low=0.0, ndim=1)

@@ -32,7 +32,7 @@ def apply_root(x: ArrayLike, scale: ArrayLike, z: ArrayLike) -> Array:
         array([5., 4.])
 
     Reference:
-        Fahrbach et al. (2023), the diffusion term of equation `eq:SDE`.
+        Fahrbach et al. (2023), the diffusion term of the SDE of Section 3.
     """
     x, z = array("x", x, ndim=1), array("z", z, ndim=1)
     scale = array("scale", scale, low=0.0)[..., np.newaxis]
@@ -66,7 +66,7 @@ def brownian(
         (8, 3, 2)
 
     Reference:
-        Fahrbach et al. (2023), W of equation `eq:SDE`.
+        Fahrbach et al. (2023), W of the SDE of Section 3.
     """
     horizon = number("horizon", horizon, low=0.0, open_low=True)
     steps = count("steps", steps)
@@ -89,7 +89,7 @@ def coarsen(increments: ArrayLike, factor: int) -> Array:
         array([3., 7.])
 
     Reference:
-        Fahrbach et al. (2023), the shared path in the proof of Proposition 3.1 (`pro:approx`).
+        Fahrbach et al. (2023), the shared path in the proof of Proposition 3.1.
     """
     fine = array("increments", increments, ndim=1)
     factor = count("factor", factor)
@@ -114,9 +114,9 @@ def sde_paths(
     .. math:: dX = -(\zeta X + Y')\,d\tau + \frac{\zeta}{\sqrt\nu}
         \left((\|X\|^2 + \sigma^2) I + XX^T\right)^{1/2} dW
 
-    The target enters through its own increments Y(τ + h) - Y(τ), as in the integral form
-    `eq:X-proc`, so that it may jump. With h = ε one step is exactly one step of SGD whose noise is
-    normal, with η = εζ and B = εν: g = ΔW/√ε turns (η/√B) g into (ζ/√ν) ΔW. Strong order 1/2.
+    The target enters through its own increments Y(τ + h) - Y(τ), as in the SDE's integral form,
+    so that it may jump. With h = ε one step is exactly one step of SGD whose noise is normal, with
+    η = εζ and B = εν: g = ΔW/√ε turns (η/√B) g into (ζ/√ν) ΔW. Strong order 1/2.
 
     Args:
         initial: The error at time 0, of shape (..., dim); it is broadcast against the paths.
@@ -139,7 +139,7 @@ def sde_paths(
         ((101, 5, 2), True)
 
     Reference:
-        Fahrbach et al. (2023), equation `eq:SDE`; Proposition 3.1 (`pro:approx`).
+        Fahrbach et al. (2023), the SDE of Section 3; Proposition 3.1.
     """
     dw = array("increments", increments, ndim=2)
     horizon = number("horizon", horizon, low=0.0, open_low=True)

@@ -21,16 +21,18 @@ _SHORT = {"bfloat16": (8, 7), "float16": (5, 10)}
 
 @keras.saving.register_keras_serializable(package="driftrate")
 class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
-    r"""Steps that follow a moving target, with a rate a tensor that finds itself.
+    """Steps that follow a moving target, with a rate a tensor that finds itself.
 
-    A fast point takes the steps of an AdaGrad that forgets, $v \leftarrow kv + g^2$, without
-    momentum: $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ that the
-    variable has when the optimizer is built, and by a rate $c$ that follows the derivative of the
-    loss by its own logarithm over the last 300 steps. Variables lie between the fast point and its
-    slow average, a share of the way back that follows its own derivative. The same steps as
-    `driftrate.torch.Pursuit`; state is float32 (float64 for float64 variables), and what 16-bit
-    variables drop is added to their next step. Coordinates of a gradient that are not finite are
-    skipped.
+    A fast point takes the steps of an AdaGrad that forgets, without momentum,
+
+        v ← k v + g²,    Δ = -lr · 0.3 · s · c · g/√v,
+
+    measured by the size s that the variable has when the optimizer is built, and by a rate c that
+    follows the derivative of the loss by its own logarithm over the last 300 steps. Variables lie
+    between the fast point and its slow average, a share of the way back that follows its own
+    derivative. The same steps as `driftrate.torch.Pursuit`; state is float32 (float64 for float64
+    variables), and what 16-bit variables drop is added to their next step. Coordinates of a
+    gradient that are not finite are skipped.
 
     Args:
         learning_rate: A multiplier of all steps, or a schedule of Keras; 1 is meant to be right.

@@ -33,14 +33,16 @@ def pursuit(
     learning_rate: float | Callable[[Array], Any] = 1.0,
     weight_decay: float = law.WEIGHT_DECAY,
 ) -> optax.GradientTransformation:
-    r"""Steps that follow a moving target, with a rate a tensor that finds itself.
+    """Steps that follow a moving target, with a rate a tensor that finds itself.
 
-    A fast point takes the steps of an AdaGrad that forgets, $v \leftarrow kv + g^2$, without
-    momentum: $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ of the
-    tensor's first weights, those that `init` sees, and by a rate $c$ that follows the derivative of
-    the loss by its own logarithm over the last 300 steps. The weights lie between the fast point
-    and its slow average, a share of the way back that follows its own derivative. The same steps as
-    `driftrate.torch.Pursuit`.
+    A fast point takes the steps of an AdaGrad that forgets, without momentum,
+
+        v ← k v + g²,    Δ = -lr · 0.3 · s · c · g/√v,
+
+    measured by the size s of the tensor's first weights, those that `init` sees, and by a rate c
+    that follows the derivative of the loss by its own logarithm over the last 300 steps. The
+    weights lie between the fast point and its slow average, a share of the way back that follows
+    its own derivative. The same steps as `driftrate.torch.Pursuit`.
 
     State is float32 (float64 for float64 weights), updates have the type of the weights; what 16
     bits drop is kept and added to the next update, so that this is the last link of a chain and

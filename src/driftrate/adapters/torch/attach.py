@@ -19,7 +19,7 @@ from driftrate.adapters.torch.observers import Observer, Successive
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.ranks import Ranks
 from driftrate.adapters.torch.rate import ATTACHED, Rate
-from driftrate.adapters.torch.sharded import Shards, shards_of
+from driftrate.adapters.torch.sharded import Group, Shards, shards_of
 from driftrate.adapters.torch.sharded_observers import Sharded, ShardedParts, ShardedSequence
 from driftrate.adapters.torch.sharded_wrapped import (
     Flat,
@@ -101,16 +101,16 @@ def attach(
         optimizer: Any optimizer whose groups have an `lr` and whose step reads it after a closure.
         schedule: A `driftrate` schedule. What it reads and no mode can measure (`shift`, `loss`,
             `loss_shift`) is told by `rate.tell` before each step; `loss` is also taken from
-            `step(closure)` and `rate.backward`.
+            `step(closure)` and `rate.backward`, and is the mean over all ranks.
         mode: Where the signal comes from; by default "ranks" with `ddp`, else "sequence", and
             nothing for a schedule that reads no gradient.
         ddp: The `DistributedDataParallel` model; False says that other processes do not matter.
         fsdp: The `FullyShardedDataParallel` model, whose parameters do not say how they are
             sharded; those of `fully_shard` and `parallelize_module` do.
         batch_size: B, for schedules that read it; `rate.tell(batch_size=)` overrides it once, and
-            `rate.backward` counts the samples itself. Where nobody says it, a schedule with the
-            noise of one sample as a constant (`noise_std`) asks for it; `MeasuredRate` does
-            without; others, which measure the noise of a whole batch, get 1.
+            `rate.backward` counts the samples of whole models itself. Where nobody says it, a
+            schedule with the noise of one sample as a constant (`noise_std`) asks for it;
+            `MeasuredRate` does without; others, which measure the noise of a whole batch, get 1.
         relative: How a schedule's rate becomes a group's. False: η_i = rate · base_i / base_1, the
             schedule's rate for the first group, and the others in proportion to the rates that
             they came with. True: η_i = rate · base_i, a factor on those rates; a schedule with
@@ -178,6 +178,8 @@ def attach(
     elif is_zero(optimizer) and found is not None and loop.mode is not None:
         shards = _shares(optimizer, loop.mode)
     observer = _make_observer(loop, like, optimizer, model, found, owners, lead, shards)
+    if shards is None and not alone:
+        observer.among = _among(optimizer, model)
     clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
     rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
     ATTACHED[optimizer] = ref(rate)
@@ -266,6 +268,13 @@ def _shares(optimizer: Optimizer, mode: Mode) -> Shards:
             ' processes here: use mode="sequence" or metric="plain"'
         )
     return shares_of(optimizer)
+
+
+def _among(optimizer: Optimizer, model: DistributedDataParallel | None) -> Group:
+    """Return the ranks whose whole gradients are the same."""
+    if model is not None:
+        return model.process_group
+    return optimizer.process_group if is_zero(optimizer) else torch.distributed.group.WORLD  # type: ignore[attr-defined]
 
 
 def _world_size() -> int:

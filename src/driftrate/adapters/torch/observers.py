@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from driftrate.adapters._observe import Fields
@@ -46,6 +48,7 @@ class Observer:
         self.trail = trail
         self.memory = memory
         self.lead = lead
+        self.among: Any = None  # the process group whose ranks have the same rate; None: nobody
         self.compares = not {"cross", "spread"}.isdisjoint(reads)
         # Steps with nothing to compare; None once there was something, or nothing is wanted.
         self.blind: int | None = 0 if self.compares else None
@@ -64,6 +67,21 @@ class Observer:
     def idle(self) -> bool:
         """Whether there is nothing to measure."""
         return self.name is None and {"grad_sq", "dim"}.isdisjoint(self.reads)
+
+    def agree(self, told: Fields) -> Fields:
+        """Return what was told, with the mean over the ranks in the place of a rank's own loss.
+
+        That is the loss whose gradient is the mean of the ranks'.
+        """
+        if self.among is None or not self._shares_loss(told):
+            return told
+        size = dist.get_world_size(self.among)
+        total = torch.as_tensor(told["loss"]).detach().to(self.like, copy=True).reshape(())
+        dist.all_reduce(total, group=self.among)
+        return {**told, "loss": total / size}
+
+    def _shares_loss(self, told: Fields) -> bool:
+        return "loss" in self.reads and "loss" in told
 
     def read(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Fields:
         """Return the fields for the gradients that the optimizer is about to use.

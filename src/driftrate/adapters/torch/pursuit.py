@@ -46,15 +46,18 @@ class Moved(NamedTuple):
 
 
 class Pursuit(torch.optim.Optimizer):
-    r"""Steps that follow a moving target, with a rate a tensor that finds itself.
+    """Steps that follow a moving target, with a rate a tensor that finds itself.
 
-    A fast point takes the steps of an AdaGrad that forgets, $v \leftarrow kv + g^2$, without
-    momentum: $\Delta = -\mathrm{lr}\cdot 0.3\,s\,c\,g/\sqrt v$ is measured by the size $s$ of the
-    tensor's first weights and by a rate $c$ that follows the derivative of the loss by its own
-    logarithm over the last 300 steps: $\log c$ moves against $\langle g, h\rangle$, $h$ the trail
-    of the tensor's own steps. The weights lie between the fast point and its slow average, a share
-    of the way back that follows its own derivative: none while the target moves. Steps are added to
-    the weights, so that weights that are loaded, decayed or drawn anew in between stay as they are.
+    A fast point takes the steps of an AdaGrad that forgets, without momentum,
+
+        v ← k v + g²,    Δ = -lr · 0.3 · s · c · g/√v,
+
+    measured by the size s of the tensor's first weights and by a rate c that follows the derivative
+    of the loss by its own logarithm over the last 300 steps: log c moves against ⟨g, h⟩, h the
+    trail of the tensor's own steps. The weights lie between the fast point and its slow average, a
+    share of the way back that follows its own derivative: none while the target moves. Steps are
+    added to the weights, so that weights that are loaded, decayed or drawn anew in between stay as
+    they are.
 
     Args:
         params: What is trained: an iterable of parameters or of groups.
@@ -121,6 +124,7 @@ class Pursuit(torch.optim.Optimizer):
             What the closure returned, None without one.
         """
         loss, sample = None, None
+        self._meet()
         if closure is not None:
             if self._every is not None and self._calls % self._every == 0:
                 sample = Sample(self._all(), self._shards)
@@ -136,18 +140,45 @@ class Pursuit(torch.optim.Optimizer):
                 if p.grad is not None:
                     places.setdefault(p.device, []).append(p)
             moved += [self._move(group, taken) for taken in places.values()]
-        signals = [one.signals for one in moved]
-        if self._shards is not None:
-            signals = self._shards.rows([one.taken for one in moved], signals)
-        for one, told in zip(moved, signals, strict=True):
-            one.follow(told)
+        if self._shards is None:
+            for one in moved:
+                one.follow(one.signals)
+        else:
+            self._agree(self._shards, moved)
         self._calls += 1
         if closure is not None and sample is not None:
             self._learning = sample.look(closure)
         return loss
 
-    def _move(self, group: dict[str, Any], taken: Sequence[Tensor]) -> Moved:
-        """Move tensors of one group and device; their laws are still to follow."""
+    def _agree(self, shards: Shards, moved: list[Moved]) -> None:
+        """Let the laws follow what all ranks have measured, in one reduction.
+
+        A gradient that is missing in this process, and not in all, is 0 here.
+        """
+        every = self._all()
+        table = shards.rows(every, [(one.taken, one.signals) for one in moved])
+        told = dict(zip(every, table[:, :2].unbind(0), strict=True))
+        if any(p.grad is None and p.requires_grad for p in every):  # the only case that is read
+            seen = dict(zip(every, table[:, 2].tolist(), strict=True))
+            for group in self.param_groups:
+                absent = [p for p in group["params"] if p.grad is None and seen[p]]
+                moved += [self._move(group, [p], [torch.zeros_like(local(p))]) for p in absent]
+        for one in moved:
+            one.follow(torch.stack([told[p] for p in one.taken]).to(one.signals.device))
+
+    def _move(
+        self,
+        group: dict[str, Any],
+        taken: Sequence[Tensor],
+        grads: Sequence[Tensor] | None = None,
+    ) -> Moved:
+        """Move tensors of one group and device; their laws are still to follow.
+
+        Args:
+            group: Theirs.
+            taken: The tensors.
+            grads: What lies here of their gradients, by default what the tensors have.
+        """
         states = [self.state[p] for p in taken]
         for p, state in zip(taken, states, strict=True):
             if "trail" not in state:
@@ -159,11 +190,14 @@ class Pursuit(torch.optim.Optimizer):
             packed, lr, xp = packed.numpy(), np.asarray(lr, dtype=np.float32), np
         now = law.Law(*packed.T)
         factors = torch.as_tensor(law.factors(xp, now, lr, group["weight_decay"]))
-        params, grads, decays = taken, [p.grad for p in taken], group["weight_decay"] > 0
-        if self._shards is not None:
-            params, grads = [local(p) for p in taken], [self._shards.gradient(p) for p in taken]
+        params, decays = taken, group["weight_decay"] > 0
+        if self._shards is None:
+            grads = cast("list[Tensor]", [p.grad for p in taken])
+        else:
+            params = [local(p) for p in taken]
+            grads = grads or [self._shards.gradient(p) for p in taken]
             states = [{name: local(t) for name, t in state.items()} for state in states]
-        signals = move(params, cast("list[Tensor]", grads), states, factors, decays)
+        signals = move(params, grads, states, factors, decays)
         return Moved(taken, laws, now, signals, xp)
 
     @property
@@ -231,11 +265,14 @@ class Pursuit(torch.optim.Optimizer):
     def _all(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
+    def _meet(self) -> None:
+        """Find out how the parameters are spread over processes, once."""
+        if not self._met:
+            self._shards, self._met = shards_of(self._all(), "Pursuit"), True
+
     def _start(self) -> None:
         """Give a law to all parameters, once there is one without: scales look at all of them."""
         every = self._all()
-        if not self._met:
-            self._shards, self._met = shards_of(every, "Pursuit"), True
         if all("law" in self.state[p] for p in every):
             return
         sizes = [_rms(p) for p in every] if self._shards is None else self._shards.rms(every)

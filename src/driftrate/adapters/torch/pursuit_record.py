@@ -12,10 +12,10 @@ from driftrate.adapters.torch.sharded import Shards, local
 
 
 class Sample:
-    r"""A step that is looked at twice on the same batch.
+    """A step that is looked at twice on the same batch.
 
-    $\rho = 1 - \langle g(w+\Delta),\Delta\rangle/\langle g(w),\Delta\rangle$ is 0 for a step that
-    is far too short, 1 at the minimum of the loss along the step, and 2 where nothing is gained.
+    ρ = 1 - ⟨g(w + Δ), Δ⟩/⟨g(w), Δ⟩ is 0 for a step that is far too short, 1 at the minimum of the
+    loss along the step, and 2 where nothing is gained.
 
     Args:
         params: What the step moves.

@@ -30,8 +30,7 @@ from driftrate.adapters.torch.notes import Notes
 from driftrate.adapters.torch.observers import Observer
 from driftrate.adapters.torch.parts import Accumulated, Parts
 from driftrate.adapters.torch.program import Program
-from driftrate.adapters.torch.sharded import local
-from driftrate.adapters.torch.sharded_state import pack, unpack
+from driftrate.adapters.torch.sharded_state import is_of_checkpoint, pack, unpack
 from driftrate.adapters.torch.sharded_wrapped import unwrapped
 from driftrate.errors import ConfigError, StateError
 from driftrate.schedules.base import Schedule, Signal, State, map_state
@@ -128,7 +127,8 @@ class Rate(LRScheduler):
 
         Args:
             **fields: Any of `batch_size`, `shift`, `loss` and `loss_shift`: numbers, or scalar
-                tensors. They are for the next step alone.
+                tensors. They are for the next step alone. All ranks tell the same, but for `loss`:
+                each tells its own, and their mean counts.
 
         Example:
             >>> import torch, driftrate as dr, driftrate.torch
@@ -185,7 +185,8 @@ class Rate(LRScheduler):
         """Run forward and backward on parts of a batch, and measure as it goes.
 
         The gradients add up to those of the whole batch: each part's mean loss is weighed by its
-        share of the samples.
+        share of the samples. Where parameters are shards, each rank gives its own rows, and tells
+        how many all ranks have (`batch_size`): the shards do not say who has the same.
 
         Args:
             closure: Takes a slice of each tensor of the batch, returns the mean loss over it.
@@ -194,7 +195,7 @@ class Rate(LRScheduler):
             scaler: A loss scaler, whose `scale` is applied before each backward pass.
 
         Returns:
-            The mean loss over the whole batch, detached.
+            The mean loss over the whole batch, or over this rank's rows, detached.
 
         Example:
             >>> import torch, driftrate as dr, driftrate.torch
@@ -214,20 +215,26 @@ class Rate(LRScheduler):
             raise ConfigError(f"Rate.backward: parts must be 2 or more, got {parts}")
         if not batch:
             raise ConfigError("Rate.backward: give the tensors of the batch after the closure")
-        size = len(batch[0])
+        size, spread = len(batch[0]), self._observer.shards is not None
+        if spread and not size:
+            raise ConfigError("Rate.backward: this rank has no rows: give each rank one at least")
         mean = torch.zeros((), device=self._like.device)
-        for index in range(min(parts, size)):
+        # All ranks take all parts: a forward pass over shards waits for the other ranks.
+        for index in range(parts if spread else min(parts, size)):
             # Sizes differ by one at most where the parts do not divide the batch.
             start, end = index * size // parts, (index + 1) * size // parts
             if size < parts:
                 start, end = index, index + 1
+            share = max(min(end, size) - start, 0) / size
+            if share == 0.0:
+                start, end = 0, 1  # a row that was seen, and counts for nothing
             with self.part():
-                loss = closure(*(tensor[start:end] for tensor in batch)) * ((end - start) / size)
+                loss = closure(*(tensor[start:end] for tensor in batch)) * share
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             mean = mean + loss.detach()
         if "loss" in self.schedule.signals:
             self.tell(loss=mean)
-        if self._counts:
+        if self._counts and not spread:
             self._told.fields.setdefault("batch_size", float(size))
         return mean
 
@@ -295,8 +302,9 @@ class Rate(LRScheduler):
 
         Numbers, strings and tensors alone: `torch.load(..., weights_only=True)` takes it. It holds
         a gradient where the rate keeps one: the last of a sequence, or a trail of its own. Of
-        parameters that are `DTensor`s it has few entries and always the same, so that
-        `torch.distributed.checkpoint` can load into it, also on another number of ranks.
+        parameters that are shards it has few entries and always the same, so that
+        `torch.distributed.checkpoint` can load into it: of `DTensor`s on any number of ranks, of
+        `FullyShardedDataParallel`, where each rank has entries of its own, on the same.
         """
         state = {
             "version": STATE_VERSION,
@@ -318,7 +326,7 @@ class Rate(LRScheduler):
         if not isinstance(state_dict, dict) or "version" not in state_dict:
             raise StateError(f"not a saved rate: {str(state_dict)[:60]!r}")
         check_version(state_dict["version"], "rate")
-        state_dict = unpack(state_dict)
+        state_dict = unpack(state_dict, self._observer)
         lacking = _SAVED - state_dict.keys()
         if lacking:
             raise StateError(f"the saved rate lacks {sorted(lacking)}")
@@ -349,10 +357,7 @@ class Rate(LRScheduler):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         given = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        # To have a state to load into, torch.distributed.checkpoint takes a step at rates and
-        # gradients of 0 where an optimizer has none: that is no step.
-        stopped = given is None and not optimizer.state and self._groups.stopped
-        self._dry = stopped and self._is_still()
+        self._dry = given is None and self._groups.stopped and is_of_checkpoint()
         if self._dry:
             return None
         if given is None:
@@ -394,13 +399,13 @@ class Rate(LRScheduler):
                 if gradient is not None:
                     owners.append(owner)
                     gradients.append(gradient if shards is None else shards.gradient(owner))
-        if not owners and not (shards is not None and shards.uneven):
-            return  # nothing will be updated
+        if not owners and shards is None:
+            return  # nothing will be updated; of shards other ranks may have gradients
         # Whatever may refuse the step does so before anything is measured or forgotten.
         self._refuse_capture(owners)
         self._groups.check()
         self._observer.require(owners)
-        told = self._told.take()
+        told = self._observer.agree(self._told.take())
         skipped = getattr(self.optimizer, "found_inf", None)
         clip = {} if self._clipping is None else self._clipping.scale(owners, gradients)
         fields: Fields = {"step_length": self._notes.moved}
@@ -423,14 +428,6 @@ class Rate(LRScheduler):
         self._notes.see(shown)
         if "step_length" in self._needs:
             self._notes.leave(self._observer, owners)
-
-    @torch.no_grad()
-    def _is_still(self) -> bool:
-        """Whether all gradients are 0, on all ranks."""
-        shards, gradients = self._observer.shards, [p.grad for p in self._owners()]
-        here = [local(gradient) for gradient in gradients if gradient is not None]
-        some = torch.full_like(self._like, sum(int(one.count_nonzero()) for one in here))
-        return not float(some if shards is None else shards.total({"some": some})["some"])
 
     def _unscaled(self, gradients: list[Tensor], share: Tensor | None) -> list[Tensor]:
         """Return the gradients without the factors of a loss scaler and of clipping."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,8 @@ from torch import Tensor
 from driftrate.errors import ConfigError
 
 Group = Any  # a `dist.ProcessGroup`, whose name is not there in every build of torch
+# Those that were made here, by their ranks: one is enough, however often somebody attaches.
+_GROUPS: WeakValueDictionary[tuple[int, ...], Group] = WeakValueDictionary()
 
 
 def is_dtensor(tensor: Tensor) -> bool:
@@ -124,24 +127,26 @@ class Shards:
         table = self.added(torch.stack([*sums.values()]))
         return dict(zip(sums, table.unbind(), strict=True))
 
-    def rows(self, taken: Sequence[Sequence[Tensor]], signals: Sequence[Tensor]) -> list[Tensor]:
-        """Return signals, a row a tensor, added up over the ranks in one reduction.
+    def rows(
+        self, owners: Sequence[Tensor], measured: Sequence[tuple[Sequence[Tensor], Tensor]]
+    ) -> Tensor:
+        """Return what all ranks have measured, a row an owner, added up in one reduction.
+
+        A last column says of each owner whether anything was measured where it counts: a gradient
+        may be missing in some ranks, and all of them have to add up tables of the same shape.
 
         Args:
-            taken: Lists of parameters, one for each tensor of signals.
-            signals: What was measured here.
+            owners: All parameters, in the same order on every rank.
+            measured: Lists of parameters, and of each list two numbers a parameter.
         """
-        if not signals:
-            return []
-        rows = []
-        for owners, found in zip(taken, signals, strict=True):
-            counts = [self.counts(owner) for owner in owners]
-            pairs = zip(counts, found, strict=True)
-            here = [row if one else torch.zeros_like(row) for one, row in pairs]
-            rows.append(found if all(counts) else torch.stack(here))
-        table = self.added(torch.cat([one.to(rows[0].device) for one in rows]))
-        every = torch.split(table, [len(one) for one in rows])
-        return [one.to(found.device) for one, found in zip(every, signals, strict=True)]
+        place = owners[0].device
+        zeros = torch.zeros(3, device=place)
+        rows: dict[Tensor, Tensor] = {}
+        for some, found in measured:
+            known = torch.nn.functional.pad(found.to(place), (0, 1), value=1.0)
+            rows |= dict(zip(some, known.unbind(0), strict=True))
+        here = [rows.get(one, zeros) if self.counts(one) else zeros for one in owners]
+        return self.added(torch.stack(here))
 
     def rms(self, owners: Sequence[Tensor]) -> list[float]:
         """Return the root mean squares of the parameters, which are read once."""
@@ -206,7 +211,18 @@ def _group(largest: Any, ranks: list[int]) -> Group:
         return dist.group.WORLD
     if largest.ndim == 1:
         return largest.get_group()
-    return dist.new_group(sorted(ranks), use_local_synchronization=True)
+    wanted = tuple(sorted(ranks))
+    if not _is_open(_GROUPS.get(wanted)):
+        _GROUPS[wanted] = dist.new_group([*wanted], use_local_synchronization=True)
+    return _GROUPS[wanted]
+
+
+def _is_open(group: Group | None) -> bool:
+    """Whether a process group has not been destroyed."""
+    try:
+        return group is not None and bool(dist.get_process_group_ranks(group))
+    except KeyError:
+        return False
 
 
 def _counts(first: int, owner: Any) -> bool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from driftrate.adapters._observe import Fields, of_pair, of_parts
@@ -30,12 +31,35 @@ class Sharded(Observer):
     def __init__(self, *args: Any, shards: Shards) -> None:
         super().__init__(*args)
         self._shards = shards
+        self._loss: Tensor | None = None  # this rank's own, until the step's reduction
 
     @property
     def shards(self) -> Shards:
         return self._shards
 
+    @property
+    def idle(self) -> bool:
+        return super().idle and self._loss is None
+
+    def agree(self, told: Fields) -> Fields:
+        """Return what was told, a loss left out: `read` returns its mean over the ranks."""
+        self._loss = None
+        if not self._shares_loss(told):
+            return told
+        self._loss = torch.as_tensor(told["loss"]).detach().to(self.like).reshape(())
+        return {name: value for name, value in told.items() if name != "loss"}
+
     def read(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Fields:
+        sums = {} if super().idle else self._measured(owners, gradients)
+        loss, self._loss = self._loss, None
+        if loss is not None:
+            sums["loss"] = loss / dist.get_world_size(self._shards.group)
+        total = self._shards.total(sums)
+        mean = {} if loss is None else {"loss": total.pop("loss")}
+        return mean if super().idle else {**self._told(owners, gradients, total), **mean}
+
+    def _measured(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return what is to be added up over the ranks."""
         mine = self._shards.mine(owners)
         counted, some = [owners[at] for at in mine], [gradients[at] for at in mine]
         counted, some, weights = self._weighed(counted, some)
@@ -53,8 +77,7 @@ class Sharded(Observer):
             sums |= {"square": found["square"], "along": found["product"] / self.trail.share}
         elif self.memory is None:
             sums["square"] = squared(some, self.like, weights)
-        sums |= self._of_parts()
-        return self._told(owners, gradients, self._shards.total(sums))
+        return sums | self._of_parts()
 
     def _told(
         self, owners: Sequence[Tensor], gradients: Sequence[Tensor], total: dict[str, Tensor]
@@ -204,7 +227,11 @@ class ShardedParts(Sharded, Parts):
     def _hear(self, owners: Sequence[Tensor]) -> None:
         reached = [owner for owner in owners if owner.grad is not None]
         if not reached:
-            raise ConfigError("Rate.part: no backward pass inside reached a parameter")
+            raise ConfigError(
+                "Rate.part: no gradient has come of the pass inside: there was no backward pass, or"
+                " set_requires_gradient_sync(False) keeps it apart on each rank: leave that out,"
+                " parts are measured when they are added up over the ranks"
+            )
         gradients = [self._shards.gradient(owner) for owner in reached]
         mine = self._shards.mine(reached)
         counted, totals, weights = self._weighed(

@@ -28,6 +28,7 @@ class Kept:
     """
 
     name: ClassVar[str]
+    borrowed: ClassVar[bool] = False  # whether it is the optimizer's, and in its state
 
     def __init__(self, like: Tensor) -> None:
         self.like = like
@@ -259,6 +260,8 @@ class Momentum(Trail):
     Costs no memory and no write. What makes the optimizer's moments useless (a gradient that is
     not finite) makes the trail so. The optimizer is one for which `keeps_trail` holds.
     """
+
+    borrowed = True
 
     def __init__(self, like: Tensor, optimizer: optim.Optimizer) -> None:
         super().__init__(like)
