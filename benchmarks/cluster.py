@@ -43,6 +43,9 @@ from driftrate.race.store import CellStore
 
 TAKES_SECONDS = 0.1
 WORKERS = (1, 2, 4, 8)
+# How long cells are counted, and how long before, for each worker, its child process starts.
+COUNTED_SECONDS = 6.0
+START_SECONDS = 0.5
 FILE_ROWS = 250_000
 STREAM = "synthetic:spiral,dim=16,steps=1000"
 distributed: Any = _distributed  # untyped
@@ -161,20 +164,42 @@ def cost(count: int) -> None:
     )
 
 
-def speed(count: int = 120) -> None:
+def rate(play: str, some: Workers) -> float:
+    """Return how many toys workers play in a second."""
+    count = len(some.processes)
+    settled, end = START_SECONDS * count, START_SECONDS * count + COUNTED_SECONDS
+    times = []
+    with tempfile.TemporaryDirectory() as folder, CellStore(Path(folder) / "race.sqlite") as store:
+        finished = engine.run(toys(10_000), store, play=f"driftrate_toys:{play}", **some.engine)
+        next(finished)
+        start = time.perf_counter()
+        for _ in finished:
+            times.append(time.perf_counter() - start)
+            if times[-1] > end:
+                break
+        finished.close()
+    counted = [seconds for seconds in times if seconds > settled]
+    return (len(counted) - 1) / (counted[-1] - counted[0])
+
+
+def speed() -> None:
     cores = os.cpu_count() or 1
     found: dict[tuple[int, str], float] = {}
     for number in WORKERS:
         with workers(number) as some:
             for play in ("wait", "compute")[: 2 if number <= cores else 1]:
-                found[number, play] = timed(count, play, **some.engine)
+                found[number, play] = rate(play, some)
 
     def cell(number: int, play: str) -> str:
-        seconds = found.get((number, play))
-        return "–" if seconds is None else f"{seconds:.1f} s, {found[1, play] / seconds:.2f} ×"
+        cells = found.get((number, play))
+        return "–" if cells is None else f"{cells:.1f}, {cells / found[1, play]:.2f} ×"
 
     table(
-        (f"{count} cells of {TAKES_SECONDS} s, workers", "that wait", f"on {cores} cores"),
+        (
+            f"workers, at cells of {TAKES_SECONDS} s",
+            "cells a second that wait",
+            f"that compute, on {cores} cores",
+        ),
         *((f"{number}", cell(number, "wait"), cell(number, "compute")) for number in WORKERS),
     )
 
