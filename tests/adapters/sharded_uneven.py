@@ -102,6 +102,23 @@ def a_loss_is_that_of_all_ranks_of_ddp(out):
 
 
 @check
+def a_loss_is_that_of_copies_too(out):
+    """Weights may lie on a part of the ranks, and the others have copies with other rows."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("copy", "model"))
+    for alone in (False, True):
+        weight = distribute_tensor(torch.ones(8, 3), mesh["model"], [Shard(0)])
+        weight = torch.nn.Parameter(weight)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        rate = driftrate.torch.attach(optimizer, Loss(), ddp=False if alone else None)
+        weight.grad = distribute_tensor(torch.zeros(8, 3), mesh["model"], [Shard(0)])
+        rate.tell(loss=2.0 + rank // (world // 2))
+        optimizer.step()
+        copy = 2.0 + rank // (world // 2) if alone else 2.5
+        assert rate.record["rate"] == pytest.approx(0.01 * copy)
+
+
+@check
 def a_batch_size_is_told(out):
     """No rank knows which others had its rows."""
     net = problem.fsdp(problem.network())

@@ -178,7 +178,7 @@ def attach(
     elif is_zero(optimizer) and found is not None and loop.mode is not None:
         shards = _shares(optimizer, loop.mode)
     observer = _make_observer(loop, like, optimizer, model, found, owners, lead, shards)
-    if shards is None and not alone:
+    if ddp is not False and _world_size() > _size(shards):
         observer.among = _among(optimizer, model)
     clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
     rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
@@ -271,10 +271,15 @@ def _shares(optimizer: Optimizer, mode: Mode) -> Shards:
 
 
 def _among(optimizer: Optimizer, model: DistributedDataParallel | None) -> Group:
-    """Return the ranks whose whole gradients are the same."""
+    """Return the ranks that make the gradients together."""
     if model is not None:
         return model.process_group
     return optimizer.process_group if is_zero(optimizer) else torch.distributed.group.WORLD  # type: ignore[attr-defined]
+
+
+def _size(shards: Shards | None) -> int:
+    """Return how many ranks hold the parameters, each a part."""
+    return 1 if shards is None else torch.distributed.get_world_size(shards.group)
 
 
 def _world_size() -> int:

@@ -212,6 +212,8 @@ def _group(largest: Any, ranks: list[int]) -> Group:
     if largest.ndim == 1:
         return largest.get_group()
     wanted = tuple(sorted(ranks))
+    if dist.get_rank() not in wanted:
+        return dist.new_group([*wanted], use_local_synchronization=True)  # none, for this rank
     if not _is_open(_GROUPS.get(wanted)):
         _GROUPS[wanted] = dist.new_group([*wanted], use_local_synchronization=True)
     return _GROUPS[wanted]

@@ -44,6 +44,8 @@ class Sharded(Observer):
     def agree(self, told: Fields) -> Fields:
         """Return what was told, a loss left out: `read` returns its mean over the ranks."""
         self._loss = None
+        if self.among is not None:  # more ranks than hold the shards
+            return super().agree(told)
         if not self._shares_loss(told):
             return told
         self._loss = torch.as_tensor(told["loss"]).detach().to(self.like).reshape(())
