@@ -66,7 +66,10 @@ print(model.predict_one({"x": 1.0}))
 """
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 LOOPS = ("module_child.py", "prepared_child.py", "trainer_child.py")
-COMMANDS = {"paper": ["reproduce", "--help"], "race": ["race", "synthetic:walk", "--check"]}
+COMMANDS = {
+    "paper": ["reproduce", "figure3", "--seeds", "2"],
+    "race": ["race", "synthetic:walk", "--check"],
+}
 
 
 def run(executable, *arguments, folder=None, **variables):
