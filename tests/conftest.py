@@ -1,8 +1,9 @@
-"""A copy of the library that tests may edit, to see which stored results outlive that."""
+"""What all tests have: children that heed Ctrl-C, and a copy of the library that may be edited."""
 
 from __future__ import annotations
 
 import shutil
+import signal
 
 import pytest
 
@@ -13,6 +14,14 @@ def forget():
     """Let this process read the code anew, which it does once."""
     for one in (_digest._digest, _digest._read):
         one.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def heeded():
+    """Let children heed Ctrl-C, which a shell makes its background jobs ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

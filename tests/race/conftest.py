@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,14 +10,6 @@ import pytest
 # The toys are shared with child processes, which find them by the environment.
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
-
-
-@pytest.fixture(autouse=True)
-def heeded():
-    """Let children heed Ctrl-C, which a shell makes its background jobs ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
