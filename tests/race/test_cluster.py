@@ -95,6 +95,18 @@ def test_a_scheduler_that_is_gone_ends_the_race_and_keeps_what_is_done(cluster, 
     assert store.get(one)["status"] == "ok"
 
 
+@pytest.mark.slow  # as long as a client takes to give up
+def test_a_client_that_gave_up_meanwhile_knows_where_the_scheduler_was(cluster, store):
+    cluster.join()
+    finished = engine.run(toys_of("slow", 50), store, play="toys:play", **cluster.options)
+    next(finished)
+    cluster.scheduler.kill()
+    cluster.scheduler.wait()
+    time.sleep(11.0)  # a page is written, say
+    with pytest.raises(DataError, match=r"scheduler at tcp://\S+ has not answered for 10 s"):
+        list(finished)
+
+
 class TestFiles:
     @pytest.fixture
     def cells(self, tmp_path, monkeypatch):

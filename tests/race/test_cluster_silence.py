@@ -90,7 +90,9 @@ class TestBeats:
 
 
 def test_the_cells_of_a_worker_whose_heart_stops_go_to_others(store, monkeypatch):
+    # Less than the race takes, also where the processes of its cells run already.
     monkeypatch.setattr(beats, "SILENT_SECONDS", 1.5)
+    monkeypatch.setattr(beats, "_BEATS", 1)
     options = {"processes": False, "n_workers": 2, "threads_per_worker": 1}
     options |= {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
     cells, said = slow(40), Said()

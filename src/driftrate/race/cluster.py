@@ -21,7 +21,7 @@ from driftrate.race import at_worker
 from driftrate.race.at_worker import Lacking
 from driftrate.race.beats import SILENT_SECONDS, Beats
 from driftrate.race.cell import Cell, Result, without_result
-from driftrate.race.shipping import Files, Refused
+from driftrate.race.shipping import Files, Refused, content
 
 # How often the scheduler is asked for its workers, and how long it may take to answer.
 _LOOK_SECONDS = 1.0
@@ -91,6 +91,7 @@ class Cluster:
     ) -> None:
         self.race = uuid4().hex
         self._client = client
+        self._where = client.scheduler.address  # a client that gives up forgets it
         self._rest = (limit, str(Path.cwd()), play)
         self._say, self._at_once = say, at_once
         self._beats = Beats()
@@ -100,7 +101,7 @@ class Cluster:
         self._waiting: dict[Any, _Handed] = {}  # by the future of a cell
         self._sending: dict[Any, _Sending] = {}  # by the future of a file
         self._refused: dict[str, set[str]] = {}  # workers that cannot take it, by fingerprint
-        self._seen = monotonic()  # when the scheduler last answered
+        self._asked: float | None = None  # when the scheduler was first asked in vain
         self._threads: int | None = None
 
     def play(self, cells: Iterable[Cell]) -> Generator[tuple[Cell, Result], None, None]:
@@ -149,9 +150,11 @@ class Cluster:
         of_file = self._files.has(one.cell)
         arguments = (self.race, one.cell, *self._rest, of_file)
         only = self._fit(one.cell.fingerprint if of_file else None)
-        future = self._client.submit(
-            at_worker.play_here, *arguments, key=name, pure=False, workers=sorted(only) or None
-        )
+        options = {"key": name, "pure": False, "workers": sorted(only) or None}
+        try:
+            future = self._client.submit(at_worker.play_here, *arguments, **options)
+        except Exception as error:
+            raise self._unanswered() if self._gave_up else error from error
         self._wait(future, replace(one, when=monotonic(), only=only, withheld=False))
 
     def _fit(self, fingerprint: str | None) -> frozenset[str]:
@@ -202,7 +205,7 @@ class Cluster:
         """Have a worker sent the file of a cell, which waits for it."""
         fingerprint = one.cell.fingerprint
         for sending in self._sending.values():
-            if (sending.to, sending.cell.fingerprint) == (to, fingerprint):
+            if sending.to == to and content(sending.cell) == content(one.cell):
                 sending.cells.append(one)
                 return
         refused = self._refused.get(fingerprint, set())
@@ -247,20 +250,19 @@ class Cluster:
 
     def _look(self) -> None:
         """See which workers answer, say what changed, and go round those that do not."""
-        where = self._client.scheduler.address
         begin = monotonic()
         try:
             known = self._ask(self._client.scheduler.identity)["workers"]
         except Exception as error:  # whatever the connection broke with
-            if monotonic() - self._seen > _PATIENCE_SECONDS:
-                said = f"the Dask scheduler at {where} has not answered for {_PATIENCE_SECONDS:g} s"
-                said = f"{said}; run again to go on: no finished cell is played twice"
-                raise DataError(said) from error
+            # Not since it last answered: whoever takes the cells may have been away.
+            self._asked = begin if self._asked is None else self._asked
+            if self._gave_up or monotonic() - self._asked > _PATIENCE_SECONDS:
+                raise self._unanswered() from error
             return
-        self._seen = monotonic()
-        if self._seen - begin > _LOOK_SECONDS:
-            self._beats.excuse(self._seen)
-        self._beats.note(known, self._seen)
+        self._asked, now = None, monotonic()
+        if now - begin > _LOOK_SECONDS:
+            self._beats.excuse(now)
+        self._beats.note(known, now)
         # Another may come to the address of one that is gone, and take it.
         for refused in self._refused.values():
             refused.intersection_update(known)
@@ -268,7 +270,7 @@ class Cluster:
         if not threads and self._threads != 0:
             none, end = ("answers", "joins or wakes") if known else ("is", "joins")
             waiting = f"the cells wait until one {end}"
-            self._say(f"no worker {none} at the Dask scheduler {where}: {waiting}")
+            self._say(f"no worker {none} at the Dask scheduler {self._where}: {waiting}")
         elif threads and self._threads == 0:
             self._say("a Dask worker answers: going on")
         if threads and threads != self._threads:
@@ -277,6 +279,16 @@ class Cluster:
         # Where none was heard just now, the others may be about to be found silent, too.
         if threads and self._beats.quiet < SILENT_SECONDS / 2:
             self._go_round(known)
+
+    @property
+    def _gave_up(self) -> bool:
+        """Whether the client itself has waited for the scheduler for as long as it does."""
+        return bool(self._client.status == "closed")
+
+    def _unanswered(self) -> DataError:
+        said = f"has not answered for {_PATIENCE_SECONDS:g} s; run again to go on"
+        said = f"the Dask scheduler at {self._where} {said}"
+        return DataError(f"{said}: no finished cell is played twice")
 
     def _go_round(self, known: Any) -> None:
         """Take from silent workers, and from those that are gone, what others can do."""

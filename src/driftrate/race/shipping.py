@@ -19,6 +19,8 @@ from driftrate.race.sources import NOT_FILES
 _PIECE_BYTES = 32 * 2**20
 # Files on their way at once: the scheduler holds a piece of each.
 _AT_ONCE = 4
+Content = tuple[str, str]
+
 # A worker that lacks a file after it was sent so many times cannot have it.
 _TIMES = 3
 
@@ -28,6 +30,11 @@ _TIMES = 3
 
 class Refused(Exception):
     """A worker did not take a file."""
+
+
+def content(cell: Cell) -> Content:
+    """Return what a worker keeps the file of a cell by: its fingerprint and its name."""
+    return cell.fingerprint, Path(cell.stream).name
 
 
 class Files:
@@ -42,10 +49,10 @@ class Files:
         self._race, self._run = race, run
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._paths: dict[tuple[str, str], bool] = {}
-        # By a worker's own name, since another may take its address, and the fingerprint.
-        self._tries: Counter[tuple[str, str]] = Counter()
-        self._why: dict[tuple[str, str], str] = {}
-        self._came: dict[tuple[str, str], float] = {}
+        # By a worker's own name, since another may take its address, and what is in the file.
+        self._tries: Counter[tuple[str, Content]] = Counter()
+        self._why: dict[tuple[str, Content], str] = {}
+        self._came: dict[tuple[str, Content], float] = {}
 
     def has(self, cell: Cell) -> bool:
         """Return whether the stream of a cell is a file that could be sent."""
@@ -57,7 +64,7 @@ class Files:
 
     def came(self, cell: Cell, name: str, since: float) -> bool:
         """Return whether the file of a cell has come to a worker that lacked it since then."""
-        return self._came.get((name, cell.fingerprint), -inf) > since
+        return self._came.get((name, content(cell)), -inf) > since
 
     async def send(self, cell: Cell, worker: str, name: str) -> int:
         """Send the file of a cell to a worker, in pieces.
@@ -69,13 +76,16 @@ class Files:
             Refused: The worker cannot take the file, or does not keep it, time and again.
             DataError: The file cannot be read, or has changed since the race began.
         """
-        known = (name, cell.fingerprint)
+        known = (name, content(cell))
         if self._tries[known] == _TIMES:
             raise Refused(self._why.get(known, "it does not keep what it is sent"))
         self._tries[known] += 1
         try:
             async with self._turns:
                 sent = await self._pieces(cell, worker)
+        except asyncio.CancelledError:  # the worker stands still, or is gone: it refused nothing
+            self._tries[known] -= 1
+            raise
         except Refused as refusal:
             self._why[known] = str(refusal)
             if self._tries[known] == _TIMES:
@@ -147,7 +157,7 @@ def finish(race: str, cell: Cell, kept: Sequence[str]) -> None:
 
 def _kept(cell: Cell, kept: Sequence[str]) -> Path:
     # By content, under its own name, which the stream is called by.
-    return Path(*kept, cell.fingerprint, Path(cell.stream).name)
+    return Path(*kept, *content(cell))
 
 
 def _coming(race: str, cell: Cell, kept: Sequence[str]) -> Path:
