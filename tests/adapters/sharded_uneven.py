@@ -86,8 +86,7 @@ def a_loss_is_that_of_all_ranks_of_ddp(out):
     for mode in ("sequence", "ranks"):
         net = torch.nn.parallel.DistributedDataParallel(problem.network())
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        ddp = net if mode == "ranks" else None
-        rate = driftrate.torch.attach(optimizer, Loss(), ddp=ddp, mode=mode)
+        rate = driftrate.torch.attach(optimizer, Loss(), ddp=net, mode=mode)
         for step in range(3):
             x, y = own_rows(step)
 

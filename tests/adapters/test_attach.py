@@ -450,6 +450,9 @@ def test_refusals_leave_the_optimizer_untouched(monkeypatch):
         patch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
         for mode in ("parts", "accumulation"):
             refused('ranks would disagree: use mode="ranks" with ddp=model', mode=mode)
+        loss = dr.NonconvexRate(smoothness=1.0, noise_std=1.0)
+        refused("reads the loss, on which the ranks would disagree", schedule=loss)
+        attach(optimizer, loss, ddp=False).detach()
         attach(optimizer, Fraction(), mode="parts", ddp=False).detach()
 
     class Wrapping(torch.optim.Optimizer):

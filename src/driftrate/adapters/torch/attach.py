@@ -101,7 +101,8 @@ def attach(
         optimizer: Any optimizer whose groups have an `lr` and whose step reads it after a closure.
         schedule: A `driftrate` schedule. What it reads and no mode can measure (`shift`, `loss`,
             `loss_shift`) is told by `rate.tell` before each step; `loss` is also taken from
-            `step(closure)` and `rate.backward`, and is the mean over all ranks.
+            `step(closure)` and `rate.backward`, and is the mean over all ranks: a whole model among
+            several ranks says whose, by `ddp`.
         mode: Where the signal comes from; by default "ranks" with `ddp`, else "sequence", and
             nothing for a schedule that reads no gradient.
         ddp: The `DistributedDataParallel` model; False says that other processes do not matter.
@@ -164,6 +165,8 @@ def attach(
     alone = shards is None and (ddp is False or _world_size() == 1)
     if shards is None:
         _check_ranks(loop.mode, model, alone)
+        if not (alone or model is not None or is_zero(optimizer)):
+            _check_loss(loop.schedule)
     known = ATTACHED.get(optimizer)
     if known is not None and known() is not None:
         raise ConfigError("attach: the optimizer has a rate already: call its detach() first")
@@ -233,6 +236,15 @@ def _check_ranks(mode: Mode | None, model: DistributedDataParallel | None, alone
             f'attach: mode="{mode}" measures in each process apart, and the ranks would disagree:'
             ' use mode="ranks" with ddp=model, also to accumulate under no_sync(), or ddp=False'
             " where the processes have nothing to do with each other"
+        )
+
+
+def _check_loss(schedule: Schedule) -> None:
+    """Refuse a loss where nobody says which ranks' mean it is."""
+    if "loss" in schedule.signals:
+        raise ConfigError(
+            f"attach: {schedule.name} reads the loss, on which the ranks would disagree: use"
+            " ddp=model, for their mean, or ddp=False where each has its own or is told the same"
         )
 
 
