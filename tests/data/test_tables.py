@@ -179,7 +179,7 @@ def test_memory_does_not_grow_with_the_file(write, monkeypatch):
     monkeypatch.setattr(_pieces, "PIECE_BYTES", 2**13)
     line = "0.123456,red,7.5\n1.654321,blue,8.5\n" * 500
     peaks = []
-    for copies in (40, 160):  # Arrow reads ahead, by some thirty pieces at most
+    for copies in (40, 320):
         path = write("a,c,y\n" + line * copies, f"{copies}.csv")
         before = pa.total_allocated_bytes()
         tracemalloc.start()
@@ -189,10 +189,11 @@ def test_memory_does_not_grow_with_the_file(write, monkeypatch):
             arrow = max(arrow, pa.total_allocated_bytes() - before)
         peaks.append((tracemalloc.get_traced_memory()[1], arrow))
         tracemalloc.stop()
-    size = len(line) * 160
-    for small, large in zip(*peaks, strict=True):
-        assert large < 1.5 * small  # four times the file, the same memory
-        assert large < size / 4
+    (small, _), (large, arrow) = peaks
+    assert large < 1.5 * small  # eight times the file, the same memory
+    # Arrow reads ahead, by some thirty pieces at most, and as many are being parsed: how many there
+    # are at a time depends on its threads.
+    assert max(large, arrow) < len(line) * 320 / 4
 
 
 @pytest.mark.parametrize(
