@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import socket
 import time
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dask_cluster import Cluster, die
+from dask_cluster import die
 from race_child import toy_cells
 
 from driftrate.data.tables import fingerprint
@@ -20,22 +19,8 @@ from driftrate.errors import ConfigError, DataError
 from driftrate.race import engine
 from driftrate.race.cell import Cell
 from driftrate.race.play import play
-from driftrate.race.store import CellStore
 
 pytestmark = pytest.mark.usefixtures("toys")
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    (tmp_path / "cluster").mkdir()
-    with closing(Cluster(tmp_path / "cluster")) as made:
-        yield made
-
-
-@pytest.fixture
-def store(tmp_path):
-    with CellStore(tmp_path / "race.sqlite") as opened:
-        yield opened
 
 
 def toys_of(method, count):

@@ -13,22 +13,8 @@ from race_child import toy_cells
 from driftrate.errors import DataError
 from driftrate.race import beats, engine
 from driftrate.race.beats import Beats
-from driftrate.race.store import CellStore
 
 pytestmark = pytest.mark.usefixtures("toys")
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    (tmp_path / "cluster").mkdir()
-    with closing(Cluster(tmp_path / "cluster")) as made:
-        yield made
-
-
-@pytest.fixture
-def store(tmp_path):
-    with CellStore(tmp_path / "race.sqlite") as opened:
-        yield opened
 
 
 class Said:

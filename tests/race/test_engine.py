@@ -16,12 +16,6 @@ pytestmark = pytest.mark.usefixtures("toys")
 
 
 @pytest.fixture
-def store(tmp_path):
-    with CellStore(tmp_path / "race.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
 def started(monkeypatch):
     """Note the child processes that are started."""
     found, real = [], children.Child
