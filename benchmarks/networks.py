@@ -57,7 +57,11 @@ ADAMS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 BASES = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 # What is played of a method where no setting is named; others at their default.
 GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
-    "adam": tuple({"lr": lr} for lr in ADAMS),
+    # Under shift in small batches momentum is a fault (arXiv 2601.12238): Adams without it too.
+    "adam": (
+        *({"lr": lr} for lr in ADAMS),
+        *({"beta1": 0.0, "beta2": beta, "lr": lr} for beta in (0.99, 0.999) for lr in ADAMS),
+    ),
     "adamw": tuple({"lr": lr} for lr in ADAMS),
     "sgd": tuple({"lr": lr} for lr in (3e-3, 1e-2, 3e-2, 1e-1, 3e-1)),
     "adagrad": tuple({"lr": lr} for lr in (3e-3, 1e-2, 3e-2, 1e-1)),
@@ -71,8 +75,14 @@ GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
     "adam continual backprop": tuple({"lr": lr} for lr in (3e-4, 1e-3, 3e-3)),
     "sgd continual backprop": tuple({"lr": lr} for lr in (1e-2, 3e-2, 1e-1, 3e-1)),
     "adamw warmed": tuple(
-        {"lr": lr, "clip": clip} for lr in (1e-4, 3e-4, 1e-3, 3e-3) for clip in (None, 1.0)
+        {"beta2": beta, "lr": lr} for beta in (0.95, 0.999) for lr in (3e-4, 1e-3, 3e-3)
     ),
+    "muon": tuple(
+        {"lr": lr, "momentum": momentum}
+        for momentum in (0.8, 0.95)
+        for lr in (2.5e-3, 5e-3, 1e-2, 2e-2)
+    ),
+    "soap": tuple({"beta1": beta, "lr": lr} for beta in (0.8, 0.95) for lr in (1e-3, 3e-3, 1e-2)),
     "MeasuredRate on adam": tuple({"lr": lr} for lr in BASES),
     "MeasuredRate on sgd": tuple({"lr": lr} for lr in BASES),
 }
@@ -276,7 +286,7 @@ def main() -> int:
         stored = read(options.out / "cells.jsonl")
     # What was asked for is reported beside the reference that it is measured by.
     asked = {(job.method, job.setting) for job in jobs}
-    reference = {("adam", canonical({"lr": lr})) for lr in ADAMS}
+    reference = {("adam", canonical(point)) for point in GRIDS["adam"]}
     names = {job.stream for job in jobs}
     lines = [
         line

@@ -236,6 +236,7 @@ def test_who_is_who():
     second = {n for n, c in entrants.items() if not c.first_order}
     assert second == {
         "HedgedFilter", "kalman forgetting", "online newton step", "bayesian regression",
+        "soap",
     }  # fmt: skip
     ours = {n for n, c in entrants.items() if c.ours}
     assert {"HedgedFilter", "HedgedSGD", "ConvexRate", "NonconvexRate", "LinearRate"} <= ours

@@ -10,6 +10,7 @@ from driftrate.race.contestants import (
     estimated,
     filters,
     hypergradient,
+    matrices,
     measured,
     memories,
     online,
@@ -23,7 +24,7 @@ from driftrate.race.contestants import (
 from driftrate.race.contestants.base import Contestant, Player, Setup
 
 _ALL = (
-    *(descent, adaptive, tuners, hypergradient, parameter_free, plasticity),
+    *(descent, adaptive, matrices, tuners, hypergradient, parameter_free, plasticity),
     *(online, betting, river_optimizers, by_row, filters, bayesian),
     *(pools, memories, discounted, estimated, measured, pursuit),
 )

@@ -16,10 +16,14 @@ class _Adam(OptimizerPlayer):
     maker = "torch.optim:Adam"
     fused = True
 
+    def __init__(
+        self, setup: Setup, beta1: float = 0.9, beta2: float = 0.999, **options: Any
+    ) -> None:
+        super().__init__(setup, betas=(beta1, beta2), **options)
 
-class _AdamW(OptimizerPlayer):
+
+class _AdamW(_Adam):
     maker = "torch.optim:AdamW"
-    fused = True
 
 
 class _AdaGrad(OptimizerPlayer):
@@ -27,8 +31,8 @@ class _AdaGrad(OptimizerPlayer):
     fused = True
 
 
-class _Warmed(_AdamW):
-    """AdamW whose rate rises from 0 over the first steps, with gradients clipped by their norm."""
+class Warmed(OptimizerPlayer):
+    """An optimizer whose rate rises over the first steps, with gradients clipped by their norm."""
 
     def __init__(
         self, setup: Setup, warmup: int = 100, clip: float | None = 1.0, **options: Any
@@ -37,11 +41,19 @@ class _Warmed(_AdamW):
 
         super().__init__(setup, **options)
         self.clip = clip
-        self.scheduler = LambdaLR(self.optimizer, lambda t: min(1.0, (t + 1) / warmup))
+        self.schedulers = [
+            LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / warmup))
+            for optimizer in self.optimizers()
+        ]
+
+    def optimizers(self) -> list[Any]:
+        """Return every optimizer whose rate rises."""
+        return [self.optimizer]
 
     def backward(
         self, features: torch.Tensor, target: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scores and mean loss, with the clipped gradients in place."""
         from torch.nn.utils import clip_grad_norm_
 
         scores, value = super().backward(features, target)
@@ -50,7 +62,13 @@ class _Warmed(_AdamW):
         return scores, value
 
     def trained(self, loss: torch.Tensor) -> None:
-        self.scheduler.step()
+        """Let the rate rise."""
+        for scheduler in self.schedulers:
+            scheduler.step()
+
+
+class _WarmedAdamW(Warmed, _AdamW):
+    pass
 
 
 class _AMSGrad(_Adam):
@@ -78,6 +96,8 @@ CONTESTANTS = (
     Contestant("adamw", "adaptive", _AdamW, _RATES, packages=(TORCH,)),
     Contestant("amsgrad", "adaptive", _AMSGrad, _RATES, packages=(TORCH,)),
     Contestant("adam adwin resets", "adaptive", _AdamAdwin, _RATES, packages=(TORCH, _RIVER)),
-    Contestant("adamw warmed", "adaptive", _Warmed, _RATES, packages=(TORCH,), models=NETWORKS),
+    Contestant(
+        "adamw warmed", "adaptive", _WarmedAdamW, _RATES, packages=(TORCH,), models=NETWORKS
+    ),
     Contestant("adagrad", "adaptive", _AdaGrad, _SCALED, packages=(TORCH,)),
 )
