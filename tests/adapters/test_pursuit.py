@@ -224,7 +224,7 @@ def test_rows_of_an_embedding_count_their_own_visits():
     for sparse in (True, False):
         torch.manual_seed(0)
         table = torch.nn.Embedding(10, 4, sparse=sparse)
-        optimizer = Pursuit(table.parameters(), weight_decay=0.0)
+        optimizer = Pursuit(table.parameters())
         first = table.weight.detach().clone()
         for step in range(30):
             optimizer.zero_grad()
@@ -317,7 +317,7 @@ def test_one_bad_gradient_freezes_nothing(factor, undisturbed):
 
 def test_coordinates_that_are_not_finite_are_skipped():
     net = network()
-    optimizer = pursuit(net, weight_decay=0.0)
+    optimizer = pursuit(net)
     train(net, optimizer, range(5))
     loss_of(net, 5).backward()
     weight = net[2].weight
@@ -401,15 +401,45 @@ def test_it_serves_from_pretrained_weights():
 
 
 def test_weight_decay_is_by_the_length_of_a_step():
-    p = torch.nn.Parameter(torch.ones(4, 4))
-    v = torch.nn.Parameter(torch.ones(4))
-    optimizer = Pursuit([p, v], weight_decay=0.5)
-    p.grad, v.grad = torch.zeros_like(p), torch.zeros_like(v)
-    for _ in range(10):
-        optimizer.step()
-    kept = (1 - 0.5 * 0.3 * 0.1) ** 10
-    torch.testing.assert_close(p.detach(), torch.full((4, 4), kept))
-    assert bool((v == 1).all())
+    p, v = (torch.nn.Parameter(torch.ones(4, 4)[:n].squeeze(0)) for n in (4, 1))
+    bare = copy.deepcopy([p, v])
+    for params, decay in (([p, v], 0.5), (bare, 0.0)):
+        for one in params:
+            one.grad = torch.ones_like(one)
+        Pursuit(params, weight_decay=decay).step()
+    torch.testing.assert_close((bare[0] - p).detach(), torch.full((4, 4), 0.5 * 0.3 * 0.1))
+    assert torch.equal(v, bare[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_what_has_no_gradient_stays_as_it_is(dtype):
+    """Bit by bit: no decay, no momentum and no bet moves it, nor what a short float dropped."""
+    torch.manual_seed(0)
+    table, other = (torch.nn.Parameter(torch.randn(64, 16).to(dtype)) for _ in range(2))
+    optimizer = Pursuit([table, other], weight_decay=0.5)
+
+    def steps(size, others=True):
+        for _ in range(20):
+            table.grad, other.grad = torch.zeros_like(table), None
+            table.grad[:size] = torch.randn(size, 16)
+            if others:
+                other.grad = torch.randn_like(other)
+            optimizer.step()
+
+    steps(64)
+    for state in optimizer.state.values():
+        state["law"][4:6] = 0.7
+    first = table.detach().clone()
+    before = optimizer.state[table]["lead"].clone(), other.detach().clone()
+    steps(4, others=False)
+    assert bool((table[:4] != first[:4]).all())
+    assert torch.equal(table[4:], first[4:])
+    assert torch.equal(optimizer.state[table]["lead"][4:], before[0][4:])
+    assert torch.equal(other, before[1])
+    optimizer.state[table]["law"][4:6] = 0.7
+    first = table.detach().clone()
+    steps(0, others=False)
+    assert torch.equal(table, first)
 
 
 def test_a_shift_that_is_told_lets_rates_rise():

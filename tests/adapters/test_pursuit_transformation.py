@@ -169,6 +169,24 @@ def test_coordinates_that_are_not_finite_are_skipped():
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(state))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_what_has_no_gradient_stays_as_it_is(dtype):
+    """Bit by bit: no decay moves it, nor what a short float dropped."""
+    table = {"table": 0.3 * jax.random.normal(jax.random.key(0), (64, 16), dtype)}
+
+    def grads(t):
+        g = jax.random.normal(jax.random.key(t), (64, 16), dtype)
+        return {"table": g if t < 20 else g.at[4:].set(0.0) if t < 40 else 0 * g}
+
+    first, few, none = (
+        np.asarray(play(pursuit(1.0, 0.5), table, steps, grads)[0]["table"])
+        for steps in (20, 40, 60)
+    )
+    np.testing.assert_array_equal(few[4:], first[4:])
+    assert np.all(few[:4] != first[:4])
+    np.testing.assert_array_equal(none, few)
+
+
 def clear(t):
     return gradient(t) | {"bias": gradient(t)["bias"].at[0].set(0.0)}
 

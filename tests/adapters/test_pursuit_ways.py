@@ -65,6 +65,11 @@ def compare(way, dtype=torch.float32, device="cpu", rtol=2e-6, slack=2e-5):
         signals, others = pursuit_step.move(*one), way.move(*other)
         torch.testing.assert_close(others, signals, rtol=1e-4, atol=1e-4)
     short = dtype != torch.float32
+    firsts = problem(dtype, device)[0]
+    for first, p, q, grad in zip(firsts, one[0], other[0], one[1], strict=True):
+        still = ~((grad.abs() >= law.SMALLEST) & (grad.abs() <= law.LARGEST))
+        assert torch.equal(p[still], first[still])
+        assert torch.equal(q[still], first[still])
     for p, q, mine, own in zip(one[0], other[0], one[2], other[2], strict=True):
         # Half a bit more or less of a short weight is found in its rest.
         whole, others = (x + s["rest"].float() if short else x for x, s in ((p, mine), (q, own)))

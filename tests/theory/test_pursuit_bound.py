@@ -253,6 +253,18 @@ def test_at_rest_with_the_smallest_rate_it_grows_as_the_root_of_the_steps():
     np.testing.assert_allclose(long / short, 2.0, rtol=0.15)
 
 
+def test_a_step_without_gradient_costs_nothing():
+    """It does not decay either, whatever `decays` says of the others."""
+    still = {"weights": [1.0, 0.4, 0.4], "comparators": 0.0}
+    bounds = (
+        theory.pursuit_path([1.0, 0.0], 0.5, decays=0.1, **still, **CONSTANTS),
+        theory.pursuit_bound(
+            [1.0, 0.0], 0.5, shifts=0.0, diameter=1.0, decays=0.1, reach=1.0, **CONSTANTS
+        ),
+    )
+    assert [bound.per_step[1] for bound in bounds] == [0.0, 0.0]
+
+
 def test_a_spike_costs_what_was_clipped_and_no_more():
     grads = np.ones(200)
     grads[100] = 1e6

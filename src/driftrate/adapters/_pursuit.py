@@ -182,7 +182,8 @@ def decay(xp: Any, law: Law) -> Any:
 
     first · √(1 - k) · min(c, 1) is the usual length of a step over the size of the weights, so that
     `weight_decay` is what is lost while a weight could move by its own size. It does not grow with
-    c above 1: weights that shrink make gradients larger and c with them.
+    c above 1: weights that shrink make gradients larger and c with them. Coordinates whose gradient
+    counts as 0 do not decay, see `move`.
     """
     return FIRST * (1 - KEEP) ** 0.5 * xp.exp(xp.clip(law.log_rate, None, 0.0))
 
@@ -259,7 +260,7 @@ def move(
         trail: h.
         lead: u.
         length: The step over g/√v, lr · first · s · c.
-        keep: What is kept of the weights.
+        keep: What is kept of the weights that move.
         fade: What the trail keeps.
         forth: What the weights take of Δ, see `mix`.
         back: What they take of u.
@@ -281,13 +282,14 @@ def move(
     # A coordinate's first gradient has nothing to be measured by.
     gradient = xp.where(square > 0, xp.clip(gradient, -most, most), gradient)
     signals = xp.stack([xp.sum(gradient * trail), xp.sum(gradient * lead)])
-    # What is not visited neither forgets nor moves: rows of an embedding count their own visits.
+    # Coordinates with zero gradient keep their state and do not move, nor decay.
     still = gradient == 0
     square = xp.where(still, square, KEEP * square + gradient * gradient)
     delta = length * gradient / xp.clip(xp.sqrt(square), 1e-30, None)
     step = xp.where(still, xp.zeros_like(lead), back * lead - forth * delta)
     lead = xp.where(still, lead, hold * (lead - delta))
-    return keep * weight + step, square, fade * (trail + step), lead, signals
+    weight = xp.where(still, weight, keep * weight + step)
+    return weight, square, fade * (trail + step), lead, signals
 
 
 def follow(xp: Any, law: Law, signal: Any, push: Any) -> Law:

@@ -1,8 +1,8 @@
 """Regret bounds of the recursion of `Pursuit`, coordinate by coordinate (docs/pursuit_bound.md).
 
-A step is ĝ = g clipped at `spike` · √((1 - k) v), v ← k v + ĝ² where ĝ ≠ 0, and the fast point goes
-f ← f - δ w - ℓ ĝ/√v. The weights w = f - m, at which g is taken, lie m = b u behind it. The weight
-of the step in the bounds is a = √v/ℓ. Arrays have steps last; what stands before them are
+A step is ĝ = g clipped at `spike` · √((1 - k) v), and where ĝ ≠ 0, v ← k v + ĝ² and the fast point
+goes f ← f - δ w - ℓ ĝ/√v. The weights w = f - m, at which g is taken, lie m = b u behind it. The
+weight of the step in the bounds is a = √v/ℓ. Arrays have steps last; what stands before them are
 coordinates, each with a bound of its own: their sum bounds the regret.
 """
 
@@ -86,7 +86,7 @@ def pursuit_path(
         comparators: u_t, broadcast against the gradients.
         keep: k.
         spike: What a gradient may be over its usual size.
-        decays: δ_t, what a weight loses of itself in the step.
+        decays: δ_t, what a weight loses of itself in a step with a gradient.
         behind: m_t = b_t u_t, how far the weights lie behind the fast point.
 
     Returns:
@@ -142,7 +142,7 @@ def pursuit_bound(
         diameter: D of each coordinate, at least |f_t - u_t| and |f_{t+1} - u_t| in every step.
         keep: k.
         spike: What a gradient may be over its usual size.
-        decays: δ_t, what a weight loses of itself in the step.
+        decays: δ_t, what a weight loses of itself in a step with a gradient.
         reach: U of each coordinate, at least |u_t - m_t| in every step; without decay it does not
             matter.
         behind: m_t, as in `pursuit_path`.
@@ -252,7 +252,7 @@ def _constants(keep: float, spike: float) -> tuple[float, float]:
 def _step(
     gradients: ArrayLike, lengths: ArrayLike, keep: float, spike: float, decays: ArrayLike
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Return g, ĝ, a, the noise terms and δ, all steps of the recursion from v = 0."""
+    """Return g, ĝ, a, the noise and δ (0 where ĝ is), all steps of the recursion from v = 0."""
     grads = array("gradients", gradients, ndim=1)
     length = array("lengths", lengths, low=0.0, open_low=True)
     decay = array("decays", decays, low=0.0)
@@ -268,4 +268,4 @@ def _step(
         clipped[..., t], root[..., t] = now, np.sqrt(square)
     weight = root / length
     noise = clipped**2 * length / (2 * np.where(root > 0, root, 1.0) * (1 - decay))
-    return grads, clipped, weight, noise, decay
+    return grads, clipped, weight, noise, np.where(clipped == 0, 0.0, decay)

@@ -96,9 +96,9 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
         xp = array_namespace(square.value)
         rate = ops.cast(learning_rate, kind)
         decays = len(variable.shape) > 1 and self._use_weight_decay(variable)
-        whole = ops.cast(ops.stop_gradient(variable.value), kind)
+        whole = wide = ops.cast(ops.stop_gradient(variable.value), kind)
         if rest is not None:
-            whole = law.whole(xp, whole, ops.cast(rest.value, kind), 2.0 ** -_SHORT[rest.dtype][1])
+            whole = law.whole(xp, wide, ops.cast(rest.value, kind), 2.0 ** -_SHORT[rest.dtype][1])
         factors = law.factors(xp, now, rate, self.weight_decay if decays else 0.0)
         moved, after, trailing, leading, signals = law.move(
             xp,
@@ -115,8 +115,10 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
         lead.assign(leading)
         numbers.assign(then.stacked(xp))
         if rest is not None:
-            kept = _rounded(moved, rest.dtype)
-            rest.assign(ops.cast(moved - kept, rest.dtype))
+            # The rest is rounded too: with it a weight that stays could round to its neighbour.
+            kept = xp.where(moved == whole, wide, _rounded(moved, rest.dtype))
+            dropped = ops.cast(moved - kept, rest.dtype)
+            rest.assign(xp.where(moved == whole, rest.value, dropped))
             moved = kept
         variable.assign(ops.cast(moved, variable.dtype))
 

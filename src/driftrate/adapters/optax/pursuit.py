@@ -139,8 +139,11 @@ def pursuit(
             )
             out[i] = _rounded(moved - wide, p.dtype)
             if rests[i] is not None:
+                # The rest is rounded too: with it a weight that stays could round to its neighbour.
+                out[i] = jnp.where(moved == whole, 0, out[i])
                 # Against what `apply_updates` makes of it, which rounds a second time.
-                rests[i] = (moved - _rounded(wide + out[i], p.dtype)).astype(p.dtype)
+                dropped = (moved - _rounded(wide + out[i], p.dtype)).astype(p.dtype)
+                rests[i] = jnp.where(moved == whole, rests[i], dropped)
             out[i] = out[i].astype(p.dtype)
         after = law.follow(jnp, now, *jnp.stack(signals).T) if signals else now
         seen = jnp.array([g is not None for g in gradients], bool)

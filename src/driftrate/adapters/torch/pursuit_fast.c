@@ -34,7 +34,7 @@ void pursuit_move(float *restrict p, const float *restrict g, float *restrict v,
             v[i] = square;
             h[i] = (trail + step) * fade;
             u[i] = grad == 0.0f ? lead : hold * (lead - delta);
-            p[i] = p[i] * keep + step;
+            p[i] = grad == 0.0f ? p[i] : p[i] * keep + step;
         }
         signal += along;
         push += ahead;

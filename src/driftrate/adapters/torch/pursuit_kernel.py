@@ -79,9 +79,10 @@ else:
                 weight = weight * keep
             moved = weight + step
             kept = moved.to(p.dtype.element_ty)
-            tl.store(p + at, kept, mask=inside)
+            moves = inside & (grad != 0.0)
+            tl.store(p + at, kept, mask=moves)
             if SHORT:
-                tl.store(rest + at, (moved - kept.to(tl.float32)).to(kept.dtype), mask=inside)
+                tl.store(rest + at, (moved - kept.to(tl.float32)).to(kept.dtype), mask=moves)
         tl.store(out + 2 * here, tl.sum(signal))
         tl.store(out + 2 * here + 1, tl.sum(push))
 

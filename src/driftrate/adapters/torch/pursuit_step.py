@@ -42,7 +42,7 @@ def step_one(
     # A coordinate's first gradient has nothing to be measured by.
     grad = torch.where(square > 0, grad.clamp(-most, most), grad)
     signals = torch.stack([(grad * trail).sum(), (grad * lead).sum()])
-    # What is not visited neither forgets nor moves: rows of an embedding count their own visits.
+    # Coordinates with zero gradient keep their state and do not move, nor decay.
     still = grad == 0
     square.copy_(torch.where(still, square, law.KEEP * square + grad * grad))
     delta = length * grad / square.sqrt().clamp_min(1e-30)
@@ -50,15 +50,16 @@ def step_one(
     trail.add_(step).mul_(fade)
     lead.copy_(torch.where(still, lead, hold * (lead - delta)))
     if "rest" not in state:
-        p.copy_((p * keep if decays else p) + step)
+        p.copy_(torch.where(still, p, p * keep + step) if decays else p + step)
         return signals
     # A rest that is no rest of these weights is of others, which were there before a reset.
     rest = state["rest"].float()
-    whole = p.float()
-    whole = whole + torch.where(rest.abs() <= torch.finfo(p.dtype).eps * whole.abs(), rest, 0.0)
+    here = p.float()
+    whole = here + torch.where(rest.abs() <= torch.finfo(p.dtype).eps * here.abs(), rest, 0.0)
     moved = (whole * keep if decays else whole) + step
-    p.copy_(moved)
-    state["rest"].copy_(moved - p.float())
+    # The rest is rounded too: with it a weight that stays could round to its neighbour.
+    p.copy_(torch.where(still, here, moved))
+    state["rest"].copy_(torch.where(still, rest, moved - p.float()))
     return signals
 
 
