@@ -10,7 +10,8 @@ one setting of it. The data are in $DRIFTRATE_DATA (default ../shared/data); str
 missing there are left out, with a message.
 
 Every finished cell is a line of OUT/cells.jsonl, and only what is missing there is played; with
-`--again` all of it, and the newest line of a cell counts. Held-out streams, and seeds from 1000 on,
+`--again` all of it, and the newest line of a cell counts. A report also reads the cells that travel
+with the repository, in benchmarks/cells. Held-out streams, and seeds from 1000 on,
 are played with `--held-out` alone, and each such run is noted in benchmarks/networks_log.md.
 """
 
@@ -44,6 +45,7 @@ from driftrate.race.networks.suite import DEVELOPMENT, GROUPS, HELD_OUT, HELD_OU
 from driftrate.race.networks.tabular import tabular
 
 LOG = Path(__file__).with_name("networks_log.md")
+CELLS = Path(__file__).with_name("cells")
 DRAWN = (*GROUPS["digits"], *GROUPS["flipping"])
 KINDS: dict[str, tuple[str, ...]] = {
     **GROUPS,
@@ -286,6 +288,9 @@ def main() -> int:
         stored = read(options.out / "cells.jsonl")
     # What was asked for is reported beside the reference that it is measured by.
     asked = {(job.method, job.setting) for job in jobs}
+    if options.report:
+        for path in sorted(CELLS.glob("*.jsonl")):
+            stored = read(path) | stored
     reference = {("adam", canonical(point)) for point in GRIDS["adam"]}
     names = {job.stream for job in jobs}
     lines = [

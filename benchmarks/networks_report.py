@@ -240,6 +240,9 @@ def compared(
         for entries in found.values():
             own = _of(entries, row)
             others = {one: seeds for one, seeds in entries.items() if rivals(one)}
+            # A setting that was looked at with fewer seeds is shown, but is no reference.
+            most = max(map(len, others.values()), default=0)
+            others = {one: seeds for one, seeds in others.items() if len(seeds) == most}
             over = ratio(entries, row, others)
             if not own:
                 line.append("–")
@@ -296,7 +299,7 @@ def texts(lines: Sequence[Line]) -> str:
     for name in {"texts", "texts_development"} & {line["stream"] for line in lines}:
         columns[f"{name}: all"] = (name, bits(lambda line: float(line["loss"])))
         columns[f"{name}: second half"] = (name, bits(phase("second half", 0)))
-    return compared(lines, columns, lambda entry: entry[0].startswith("adamw"))
+    return compared(lines, columns, _rival)
 
 
 def attached(lines: Sequence[Line]) -> str:
