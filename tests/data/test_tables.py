@@ -1,14 +1,20 @@
 """Files as streams: what columns become, what is refused, and how much is held at once."""
 
 import gzip
+import os
 import tracemalloc
+from contextlib import contextmanager
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from driftrate.data import _columns, _pieces, tables
+from driftrate.data._target import TargetScanner
 from driftrate.errors import ConfigError, DataError
 
 
@@ -211,3 +217,214 @@ def test_numbers_and_times_however_written(write, written, values):
     rows = "".join(f'"{one}",{i}.5\n' for i, one in enumerate(written))
     x, _ = joined(tables.open_table(write(f"a,y\n{rows}"), "y"))
     np.testing.assert_array_equal(x[:, 0], values)
+
+
+WIDE = 2**53  # beyond it neighbours are one float
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["csv", pa.int64(), pa.uint64(), pa.decimal128(20, 0), pa.decimal256(60, 3), pa.string()],
+    ids=str,
+)
+@pytest.mark.parametrize("start", [WIDE, -WIDE - 4, 2**64 - 3], ids=["2^53", "-2^53", "2^64"])
+def test_labels_beyond_the_floats_stay_apart(tmp_path, kind, start):
+    if (kind == pa.int64() and start > 2**63) or (kind == pa.uint64() and start < 0):
+        pytest.skip("it has no such numbers")
+    labels = [start + i % 3 for i in range(30)]
+    path = tmp_path / f"rows.{'csv' if kind == 'csv' else 'parquet'}"
+    if kind == "csv":
+        path.write_text("a,y\n" + "".join(f"{i}.5,{one}\n" for i, one in enumerate(labels)))
+    else:
+        kept = map(str, labels) if kind == pa.string() else map(Decimal, labels)
+        kept = kept if pa.types.is_decimal(kind) or kind == pa.string() else labels
+        parquet.write_table(pa.table({"a": np.arange(30.0), "y": pa.array(kept, kind)}), path)
+    table = tables.open_table(path, "y")
+    assert table.classes == tuple(str(start + i) for i in range(3))
+    assert joined(table)[1].tolist() == [i % 3 for i in range(30)]
+
+
+@given(
+    st.lists(st.integers(-(2**70), 2**70), min_size=2, max_size=12, unique=True),
+    st.sampled_from(["{}", " {}", "+{}", "{}.0", "{}e0", "${}", "{} %"]),
+)
+def test_labels_are_the_numbers_that_are_written(numbers, form):
+    written = [form.format(abs(one)) for one in numbers] * 2
+    scanner = TargetScanner("y", "classes")
+    scanner.look(pa.array(written), 0)
+    target, _ = scanner.target(commas=False)
+    wanted = sorted({abs(one) for one in numbers})
+    assert target.classes == tuple(map(str, wanted))
+    codes = target.encode(pa.array([*written, None, "inf"]), 0)
+    assert [wanted[int(code)] for code in codes[:-2]] == [abs(one) for one in numbers] * 2
+    assert np.isnan(codes[-2:]).all()
+
+
+def test_labels_of_decimals_stay_apart_and_spellings_together(write):
+    written = ["0.5", "0.50", "5e-1", "0.5000000000000000000001", ".5", " 0.5"]
+    path = write("a,y\n" + "".join(f"{i},{one}\n" for i, one in enumerate(written)))
+    table = tables.open_table(path, "y", kind="classes")
+    assert table.classes == ("0.5", "0.5000000000000000000001")
+    assert joined(table)[1].tolist() == [0, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("numbers", [pa.int64(), pa.string(), "csv"], ids=str)
+def test_whole_numbers_that_become_one_are_told(tmp_path, write, numbers, monkeypatch):
+    monkeypatch.setattr(_pieces, "PIECE_ROWS", 4)
+    monkeypatch.setattr(_pieces, "PIECE_BYTES", 128)
+    columns = {
+        "id": [2**60 + i for i in range(40)],
+        "by_piece": [2**60 + i // 4 for i in range(40)],
+        "apart": [2**60 + 1 + 1024 * (i * 7 % 40) for i in range(40)],
+        "small": [i * 7 % 40 for i in range(40)],
+        "y": [i % 2 for i in range(40)],
+    }
+    if numbers == "csv":
+        lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        path = write("\n".join([",".join(columns), *lines]))
+    else:
+        kept = {n: list(map(str, c)) if numbers == pa.string() else c for n, c in columns.items()}
+        path = tmp_path / "rows.parquet"
+        parquet.write_table(pa.table(kept), path)
+    table = tables.open_table(path, "y")
+    assert dict(table.seen.left_out) == {"id": "index: whole numbers that rise from row to row"}
+    (said,) = table.seen.warnings
+    assert said.startswith("column 'by_piece' holds whole numbers beyond 2^53")
+    assert "--kind by_piece=category" in said
+    told = tables.open_table(path, "y", kinds={"by_piece": "category"})
+    assert not told.seen.warnings
+    assert told.columns[0].count == 10
+
+
+def test_text_that_is_no_utf8_is_told_by_byte(tmp_path):
+    line = "a,caf\u00e9,y\n".encode("latin-1")
+    for name, content, place in [
+        ("head.csv", line + b"1,2,3\n", "line 1 has the byte 0xe9 at 6"),
+        ("body.csv", b"a,c,y\n1,2,3\n1,\xfc,3\n", "line 3 has the byte 0xfc at 3"),
+        ("packed.csv.gz", gzip.compress(line), "line 1 has the byte 0xe9 at 6"),
+    ]:
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"{name} is no UTF-8 text: save it as UTF-8") as caught:
+            tables.open_table(path, "y")
+        assert place in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["name", "value"])
+def test_a_parquet_that_is_no_utf8_is_one_line(tmp_path, where):
+    path = tmp_path / "rows.parquet"
+    name = "c" if where == "value" else "cafX"
+    text = pa.array(["cafX", "b"] * 20)
+    parquet.write_table(pa.table({name: text, "y": [0.5, 1.5] * 20}), path, compression="none")
+    path.write_bytes(path.read_bytes().replace(b"cafX", b"caf\xe9"))
+    with pytest.raises(DataError, match=r"rows.parquet is no UTF-8 text") as caught:
+        tables.open_table(path, "y")
+    assert "\n" not in str(caught.value)
+
+
+@contextmanager
+def watched():
+    """Yield a pool that says the most bytes that Arrow held at once."""
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(usual)
+
+
+def bomb(path, rows=20_000, letters=2**20):
+    """Write a file of a kilobyte, one text of which is a megabyte in each of its rows."""
+    places = pa.array(np.zeros(rows, np.int32))
+    text = pa.DictionaryArray.from_arrays(places, ["x" * letters])
+    columns = {"a": np.arange(rows) % 7, "c": text, "y": np.arange(rows) % 2}
+    parquet.write_table(pa.table(columns), path, compression="zstd")
+
+
+def test_a_small_file_of_much_text_is_refused(tmp_path):
+    path = tmp_path / "rows.parquet"
+    bomb(path)
+    assert path.stat().st_size < 2**16
+    with watched() as pool:
+        with pytest.raises(DataError, match=r"column 'c' holds .* MB of text .*--drop c") as caught:
+            tables.open_table(path, "y")
+        table = tables.open_table(path, "y", drop=["c"])
+        assert len(joined(table)[1]) == 20_000
+    assert "\n" not in str(caught.value)
+    assert pool.max_memory() < 2**25
+
+
+def test_long_texts_come_in_small_pieces(tmp_path):
+    path = tmp_path / "rows.parquet"
+    rng = np.random.default_rng(0)
+    text = [chr(97 + i % 26) * 2**17 for i in range(1000)]
+    columns = {"c": text, "y": rng.normal(size=1000)}
+    small = {"use_dictionary": False, "write_batch_size": 8}  # pages of a megabyte
+    parquet.write_table(pa.table(columns), path, compression="zstd", **small)
+    with watched() as pool:
+        table = tables.open_table(path, "y")
+        assert sum(len(y) for _, y in table.chunks()) == 1000
+    assert table.columns[0].count == 26
+    assert pool.max_memory() < 2**25
+
+
+@pytest.mark.parametrize(("levels", "off"), [(1_001, 0), (100_000, 0), (300_000, 0.01)])
+def test_all_levels_are_counted(levels, off):
+    scanner = _columns.Scanner("key")
+    for start in range(0, levels, 40_000):
+        some = range(start, min(start + 40_000, levels))
+        for _ in range(2 if levels < 2_000 else 1):
+            scanner.look(pa.array([f"user-{i}" for i in some]), start)
+    column, warnings = scanner.column(commas=False)
+    assert column.count == pytest.approx(levels, rel=off, abs=0)
+    assert len(column.levels) == _columns.MOST_LEVELS
+    (said,) = warnings if levels > 2_000 else ("",)
+    assert (levels < 2_000) or "--drop key if it names the rows" in said
+    assert (f"{'about ' if off else ''}{column.count:,} levels" in said) == (levels > 2_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("NAN", "missing"), ("nan", "missing"), ("inf", "infinite")]
+)
+def test_a_time_that_is_no_number_is_told_by_row(write, tmp_path, value, said):
+    path = write(f"t,a,y\n1,1,1.5\n{value},2,2.5\n0,3,3.5\n")
+    with pytest.raises(DataError, match=f"time column 't' is {said} in row 2"):
+        tables.open_table(path, "y", time="t")
+    columns = {"t": [1.0, float(value), 0.0], "a": [1, 2, 3], "y": [1.5, 2.5, 3.5]}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=f"time column 't' is {said} in row 2"):
+        tables.open_table(tmp_path / "t.parquet", "y", time="t")
+
+
+@pytest.mark.parametrize("kind", ["csv", pa.int64(), pa.timestamp("ns")], ids=str)
+def test_times_beyond_the_floats_keep_their_order(write, tmp_path, kind):
+    order = [3, 1, 2, 0]
+    times, y = [2**60 + i for i in order], [i + 0.5 for i in order]
+    path = write("t,a,y\n" + "".join(f"{t},1,{one}\n" for t, one in zip(times, y, strict=True)))
+    if kind != "csv":
+        path = tmp_path / "rows.parquet"
+        parquet.write_table(pa.table({"t": pa.array(times, kind), "a": [1] * 4, "y": y}), path)
+    table = tables.open_table(path, "y", time="t")
+    assert table.seen.fault == 2
+    assert joined(table)[1].tolist() == [0.5, 1.5, 2.5, 3.5]
+
+
+def test_an_edit_that_keeps_size_and_time_is_seen(write):
+    path = write("a,y\n1,0.5\n2,1.5\n")
+    stat = path.stat()
+    before = tables.fingerprint(path)
+    assert joined(tables.open_table(path, "y"))[1].tolist() == [0.5, 1.5]
+    assert tables.open_table(path, "y").target.high == 1.5
+    path.write_text("a,y\n1,0.5\n2,9.5\n")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    assert tables.fingerprint(path) != before
+    assert tables.open_table(path, "y").target.high == 9.5
+
+
+def test_a_file_at_rest_is_looked_through_once(write, monkeypatch):
+    path = write("a,y\n1,0.5\n2,1.5\n")
+    monkeypatch.setattr(tables, "_AT_REST", 0.0)
+    assert tables.open_table(path, "y") is tables.open_table(path, "y")

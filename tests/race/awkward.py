@@ -138,6 +138,15 @@ FILES = [
     ),
     Awkward("mixed_labels.csv", table(a=A, y=put(SIGN, _0="0.0", _1=" 1")), ["classes (0, 1)"]),
     Awkward(
+        "wide_labels.csv", table(a=A, y=[2**53 + i % 3 for i in range(ROWS)]),
+        ["classes (9007199254740992, 9007199254740993, 9007199254740994)"],
+    ),
+    Awkward(
+        "wide_names.csv", table(a=A, user=[2**60 + i % 50 for i in range(ROWS)], y=Y),
+        ["column 'user' holds whole numbers beyond 2^53, and some of them are rounded to the same"],
+        unsaid=(),
+    ),
+    Awkward(
         "ratings.csv", table(a=A, y=FIVE.astype(float)),
         error="'y' holds 5 whole numbers written as reals, classes or amounts: say --task classes",
     ),
@@ -294,6 +303,10 @@ FILES = [
     Awkward(
         "latin.csv", table(a=A, c=["Zürich"] * ROWS, y=Y).encode("latin-1"),
         error="latin.csv is no UTF-8 text: save it as UTF-8",
+    ),
+    Awkward(
+        "latin_head.csv", table(Größe=A, y=Y).encode("latin-1"),
+        error="line 1 has the byte 0xf6 at 3, 'Größe,y' if it is Latin-1 (iconv -f latin1",
     ),
     Awkward("empty.csv", "", error="empty.csv is empty"),
     Awkward("head.csv", "a,y\n", error="no rows"),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,6 @@ import pyarrow.compute as pc
 
 from driftrate.data import _values
 from driftrate.data._signs import Signs
-from driftrate.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal["number", "category", "time"]
@@ -24,7 +25,10 @@ Kind = Literal["number", "category", "time"]
 KINDS = ("number", "category", "time", "index", "decimal-comma")
 
 MOST_LEVELS = 32
-_MOST_COUNTED = 1000  # levels of a category
+# Levels of a category are counted up to here, and estimated beyond: at most 18 MB of a column.
+_MOST_COUNTED = 2**17
+_LONG = 64  # bytes of a text, beyond which it is counted by its hash
+_MOST_WIDE = 1000  # whole numbers beyond 2^53 that are compared with those of the next piece
 # The names that pandas gives the index it writes, and those that others give a row's number.
 _INDEX = r"(unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|level_0|)"
 _ROW = r"(index|id|idx|row|(row|record)[_ ]?(id|no|nr|num|number|index))"
@@ -40,7 +44,7 @@ class Column:
     missing: bool = False  # whether any value is, or is infinite
     other: bool = False  # whether a category has more levels than columns
     style: _values.Style = "plain"
-    count: int = 0  # the levels of a category, up to 1,001
+    count: int = 0  # the levels of a category
     gaps: int = 0  # the values that are missing
     infinite: int = 0
 
@@ -50,6 +54,12 @@ class Column:
         if self.kind != "category":
             return 1 + self.missing
         return len(self.levels) + self.missing + self.other
+
+    @property
+    def counted(self) -> str:
+        """How many levels there are, in words."""
+        about = "about " * (self.count > _MOST_COUNTED)
+        return f"{about}{self.count:,} level{'s' * (self.count != 1)}"
 
     def encode(self, array: Any, out: Floats, start: int) -> None:
         """Fill `out`, of shape (rows, width), from an Arrow array that begins at row `start`."""
@@ -70,6 +80,33 @@ class Column:
 
 
 @dataclass
+class LevelCount:
+    """Counts different texts; of more than 131,072 it keeps those with the smallest checksums."""
+
+    kept: set[bytes] = field(default_factory=set)
+    below: int = 2**32  # checksums that are kept
+
+    def look(self, found: Any) -> None:
+        """Take in an Arrow array of texts."""
+        texts = found.cast(pa.binary()).to_pylist()
+        if (pc.max(pc.binary_length(found)).as_py() or 0) > _LONG:
+            texts = [blake2b(one).digest() if len(one) > _LONG else one for one in texts]
+        if self.below < 2**32:
+            texts = [one for one in texts if crc32(one) < self.below]
+        self.kept.update(texts)
+        while len(self.kept) > _MOST_COUNTED:
+            self.below //= 2
+            self.kept = {one for one in self.kept if crc32(one) < self.below}
+
+    @property
+    def count(self) -> int:
+        """How many there were; of more than 131,072 an estimate, good to half a per cent."""
+        if self.below == 2**32:
+            return len(self.kept)
+        return max(len(self.kept) * (2**32 // self.below), _MOST_COUNTED + 1)
+
+
+@dataclass
 class Scanner:
     """Learns what a column of features holds."""
 
@@ -77,7 +114,10 @@ class Scanner:
     told: str | None = None  # its kind, where it is told
     kind: Kind | None = None
     style: _values.Style = "plain"
-    levels: dict[str, None] = field(default_factory=dict)
+    levels: dict[str, None] = field(default_factory=dict)  # the first
+    counter: LevelCount = field(default_factory=LevelCount)
+    wide: Any = None  # whole numbers beyond 2^53 of the pieces before
+    merged: bool = False  # whether two of them are one float
     signs: Signs = field(default_factory=Signs)
     rows: int = 0
     gaps: int = 0
@@ -103,10 +143,12 @@ class Scanner:
             self._begin(array)
         if self.kind == "category":
             self.gaps += array.null_count
-            for level in pc.unique(_values.as_text(array).drop_null()).to_pylist():
-                if len(self.levels) > _MOST_COUNTED:
+            found = pc.unique(_values.as_text(array).drop_null())
+            self.counter.look(found)
+            for level in found:
+                if len(self.levels) > MOST_LEVELS:
                     break
-                self.levels[level] = None
+                self.levels[level.as_py()] = None
             return
         if self.kind == "number" and _values.is_text(array.type):
             self.signs.look(array, self.style)
@@ -114,15 +156,12 @@ class Scanner:
         self.gaps += int(np.isnan(values).sum())
         self.infinite += int(np.isinf(values).sum())
         self._follow(values)
+        if self.kind == "number" and not self.merged:
+            self._compare(_values.wide(array, values))
 
     def _begin(self, array: Any) -> None:
-        kind, types = array.type, pa.types
-        text = _values.is_text(kind)
-        if not (text or types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind)):
-            raise DataError(
-                f"column {self.name!r} is of type {kind}: leave it out (--drop {self.name}),"
-                " or turn it into numbers"
-            )
+        _values.check_type(self.name, array.type)
+        text = _values.is_text(array.type)
         style = _values.style_of(array) if text else "plain"
         if self.told in ("category", "time"):
             self.kind = "category" if self.told == "category" else "time"
@@ -151,6 +190,14 @@ class Scanner:
         self.counting = self.counting and bool((steps == 1).all())
         self.last = float(values[-1])
 
+    def _compare(self, found: Any) -> None:
+        if not len(found):
+            return
+        if self.wide is not None:
+            found = pc.unique(pa.concat_arrays([self.wide, found]))
+        self.merged = pc.count_distinct(found.cast(pa.float64())).as_py() < len(found)
+        self.wide = found.slice(0, _MOST_WIDE)
+
     def left_out(self) -> str | None:
         """Return why the column is no feature, or None."""
         if self.told == "index":
@@ -160,7 +207,8 @@ class Scanner:
         if self.told is None and self.kind == "number" and self.whole and not self.gaps:
             if re.fullmatch(_INDEX, self.name, re.IGNORECASE):
                 return "index: the name that pandas gives a row's number"
-            if self.rising and re.fullmatch(_ROW, self.name, re.IGNORECASE):
+            rising = self.rising or (self.merged and not self.falls)
+            if rising and re.fullmatch(_ROW, self.name, re.IGNORECASE):
                 return "index: whole numbers that rise from row to row"
         return None
 
@@ -176,19 +224,24 @@ class Scanner:
             missing=self.gaps + self.infinite > 0,
             other=len(self.levels) > MOST_LEVELS,
             style=self.style,
-            count=len(self.levels),
+            count=self.counter.count,
             gaps=self.gaps,
             infinite=self.infinite,
         )
-        return column, self._warnings()
+        return column, self._warnings(column)
 
-    def _warnings(self) -> list[str]:
+    def _warnings(self, column: Column) -> list[str]:
         name = self.name
         told: list[str] = []
         if self.told is not None:
             return told
         if self.kind == "category":
-            told += self._of_levels()
+            told += self._of_levels(column)
+        elif self.merged:
+            told.append(
+                f"column {name!r} holds whole numbers beyond 2^53, and some of them are rounded to"
+                f" the same number: --kind {name}=category if they are names, or --drop {name}"
+            )
         elif not self.gaps and self.low == self.high:
             told.append(f"column {name!r} never changes: it tells nothing")
         elif self.kind == "number" and self.counting and self.rows > 2:
@@ -200,18 +253,16 @@ class Scanner:
             told.append(f"the rows are not in order of {name!r}: --time {name} sorts them")
         return told
 
-    def _of_levels(self) -> list[str]:
+    def _of_levels(self, column: Column) -> list[str]:
         name, first = self.name, next(iter(self.levels), "")
         if self.dates:
             return [
                 f"column {name!r} is read as a category, and looks like dates ({first!r}): write"
                 f" them as ISO 8601 (2024-01-31), or --drop {name}"
             ]
-        if len(self.levels) > max(MOST_LEVELS, self.rows / 2):
-            most = len(self.levels) > _MOST_COUNTED
-            count = f"{min(len(self.levels), _MOST_COUNTED):,}{' or more' * most}"
+        if column.count > max(MOST_LEVELS, self.rows / 2):
             return [
-                f"column {name!r} is read as a category of {count} levels ({first!r}):"
+                f"column {name!r} is read as a category of {column.counted} ({first!r}):"
                 f" --drop {name} if it names the rows"
             ]
         if len(self.levels) == 1 and not self.gaps:
@@ -225,7 +276,7 @@ class OrderScanner:
 
     name: str | None
     ordered: bool = True
-    last: float = -np.inf
+    last: Any = None
     fault: int = 0  # the first row, from 1, that is earlier than the one before
 
     def look(self, piece: Any, start: int) -> None:
@@ -233,10 +284,12 @@ class OrderScanner:
         if self.name is None or not self.ordered:
             return
         values = _values.order_of(piece.column(self.name), self.name, start)
-        back = np.flatnonzero(np.diff(values, prepend=self.last) < 0)
+        # Compared, not subtracted: whole numbers beyond 2^53 are no floats.
+        before = np.append(values[0] if self.last is None else self.last, values[:-1])
+        back = np.flatnonzero(values < before)
         if back.size:
             self.ordered, self.fault = False, start + int(back[0]) + 1
-        self.last = float(values[-1])
+        self.last = values[-1]
 
 
 def _read(array: Any, name: str, start: int, kind: Kind, style: _values.Style) -> Floats:

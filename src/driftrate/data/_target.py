@@ -5,7 +5,9 @@ It needs pyarrow.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,7 @@ class Target:
     classes: tuple[str, ...] | None  # their names, None for a regression
     why: str
     style: _values.Style | None  # None for text
-    levels: tuple[float, ...] = ()  # of classes that are numbers
+    levels: tuple[float | Decimal, ...] = ()  # of classes that are numbers
     low: float = np.nan
     high: float = np.nan
     low_row: int = 0  # from 1; 0 if there are none
@@ -50,9 +52,9 @@ class Target:
         values[~np.isfinite(values)] = np.nan
         if self.classes is None:
             return values
-        codes = np.searchsorted(self.levels, values).astype(np.float64)
-        codes[np.isnan(values)] = np.nan
-        return codes
+        places = {level: float(place) for place, level in enumerate(self.levels)}
+        found, which = _values.exactly(array, self.style)
+        return np.array([*(places.get(one, np.nan) for one in found), np.nan])[which]
 
 
 @dataclass
@@ -70,8 +72,7 @@ class TargetScanner:
     whole: bool = True
     real: bool = False  # whether they are written as reals
     signs: Signs = field(default_factory=Signs)
-    texts: set[str] | None = field(default_factory=set)
-    levels: set[float] | None = field(default_factory=set)
+    levels: set[Any] | None = field(default_factory=set)  # None for more than 1,000
     low: float = np.inf
     high: float = -np.inf
     low_row: int = 0
@@ -107,7 +108,8 @@ class TargetScanner:
         kept = values[there]
         self.whole = self.whole and bool((kept == np.round(kept)).all())
         self._extremes(values, start)
-        self._keep_numbers(np.unique(kept))
+        if self.levels is not None:
+            self._keep(_values.exactly(array.filter(pa.array(there)), self.style)[0])
 
     def _begin(self, present: Any) -> None:
         kind = present.type
@@ -125,11 +127,9 @@ class TargetScanner:
                     text = "holds text: a regression needs numbers"
                     raise DataError(f"target {self.name!r} {text}")
             return
-        types = pa.types
-        if types.is_temporal(kind):
+        if pa.types.is_temporal(kind):
             raise DataError(f"target {self.name!r} holds times: predict a number or a class")
-        if not (types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind)):
-            raise DataError(f"target {self.name!r} is of type {kind}: turn it into numbers")
+        _values.check_type(self.name, kind, "target")
         self.style = "plain"
 
     def _extremes(self, values: Floats, start: int) -> None:
@@ -140,20 +140,17 @@ class TargetScanner:
         if safe[high] > self.high:
             self.high, self.high_row = float(safe[high]), start + high + 1
 
-    def _keep(self, found: list[str]) -> None:
-        if self.texts is not None:
-            self.texts |= set(found)
+    def _keep(self, found: Iterable[Any]) -> None:
+        for one in found:
+            if self.levels is None:
+                return
+            self.levels.add(one)
             # More are no classes, even if classes are asked for: every text may be unique.
-            self.texts = self.texts if len(self.texts) <= _MOST_LEVELS else None
-
-    def _keep_numbers(self, found: Floats) -> None:
-        if self.levels is not None:
-            self.levels |= set(found[: _MOST_LEVELS + 1].tolist())
             self.levels = self.levels if len(self.levels) <= _MOST_LEVELS else None
 
     def target(self, commas: bool) -> tuple[Target, list[str]]:
         """Return the target, and warnings; `commas`: are there decimal commas in the table?"""
-        known: set[Any] | None = self.texts if self.style is None else self.levels
+        known = self.levels
         count = _MOST_LEVELS + 1 if known is None else len(known)
         if self.kind is None:
             self.signs.check("target", self.name, commas)
@@ -172,7 +169,7 @@ class TargetScanner:
         if self.style is None:
             return Target(self.name, tuple(sorted(known)), why, None), warnings
         levels = tuple(sorted(known))
-        names = tuple(str(int(v)) if v == int(v) else f"{v!r}" for v in levels)
+        names = tuple(str(int(v)) if v == int(v) else f"{v}" for v in levels)
         return Target(self.name, names, why, self.style, levels, *extremes), warnings
 
     def _why(self, count: int) -> tuple[bool, str, list[str]]:

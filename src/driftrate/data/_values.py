@@ -5,6 +5,8 @@ It needs pyarrow.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +43,8 @@ _TIME = r"^\s*\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|[+-]\d{2}(
 _DATE = r"^\s*\d{1,4}[/.]\d{1,2}[/.]\d{1,4}(\D.*)?$"
 _ZONE = r"(Z|:\d{2}(\.\d+)?\s*[+-]\d{2}(:?\d{2})?)\s*$"
 _SHOWN = 5  # rows that an error names
+# Whole numbers from here on may become one as floats.
+_WIDE = 2.0**53
 
 
 def is_text(kind: Any) -> bool:
@@ -52,6 +56,15 @@ def is_text(kind: Any) -> bool:
         or types.is_string_view(kind)
         or (types.is_dictionary(kind) and is_text(kind.value_type))
     )
+
+
+def check_type(name: str, kind: Any, what: str = "column") -> None:
+    """Refuse an Arrow type that is neither text nor a number, before anything of it is decoded."""
+    types = pa.types
+    if is_text(kind) or types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind):
+        return
+    leave = f"leave it out (--drop {name}), or " * (what == "column")
+    raise DataError(f"{what} {name!r} is of type {kind}: {leave}turn it into numbers")
 
 
 def as_text(array: Any) -> Any:
@@ -105,13 +118,52 @@ def numbers(array: Any, name: str, start: int, style: Style = "plain") -> Floats
             pass
     text = pc.utf8_trim_whitespace(as_text(array))
     refuse(text, name, start, _STYLES[style], "text where numbers are expected")
-    if style != "plain":
-        text = pc.replace_substring(text, "(", "-")
-        text = pc.replace_substring_regex(text, r"[$€£¥%\s’')]", "")
-        text = pc.replace_substring(text, "," if style == "marked" else ".", "")
-        text = pc.replace_substring(text, ",", ".")
-    reals = pc.cast(text, pa.float64())
+    reals = pc.cast(_plain(text, style), pa.float64())
     return np.array(reals.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _plain(text: Any, style: Style) -> Any:
+    """Return numbers that are written in a style as text in the plain one."""
+    if style == "plain":
+        return text
+    text = pc.replace_substring(text, "(", "-")
+    text = pc.replace_substring_regex(text, r"[$€£¥%\s’')]", "")
+    text = pc.replace_substring(text, "," if style == "marked" else ".", "")
+    return pc.replace_substring(text, ",", ".")
+
+
+def exactly(array: Any, style: Style) -> tuple[Iterator[float | Decimal], npt.NDArray[np.intp]]:
+    """Return the numbers of an Arrow array, each as often as it is spelled, and their places.
+
+    What is no float, such as 2**53 + 1, is a `Decimal`: the two compare and hash as numbers do. The
+    place of what is missing is -1.
+    """
+    if is_text(array.type):
+        array = _plain(pc.utf8_trim_whitespace(as_text(array)), style)
+    coded = array.dictionary_encode()
+    places = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return map(_exact, coded.dictionary.to_pylist()), places
+
+
+def _exact(value: Any) -> float | Decimal:
+    number = Decimal(str(value))
+    near = float(number)
+    return near if Decimal(repr(near)) == number else number
+
+
+def wide(array: Any, values: Floats) -> Any:
+    """Return the whole numbers from 2^53 on, as they are written, each once.
+
+    Args:
+        array: An Arrow array.
+        values: It as reals.
+    """
+    large = np.abs(values) >= _WIDE
+    types, kind = pa.types, array.type
+    if not large.any() or not (is_text(kind) or types.is_integer(kind) or types.is_decimal(kind)):
+        return pa.array([], pa.string())
+    text = pc.utf8_trim_whitespace(as_text(array.filter(pa.array(large))))
+    return pc.unique(text.filter(pc.match_substring_regex(text, r"^[+-]?\d+$")))
 
 
 def seconds(array: Any, name: str, start: int) -> Floats:
@@ -129,14 +181,23 @@ def array_zone(array: Any) -> str | None:
     return array.type.tz if pa.types.is_timestamp(array.type) else None
 
 
-def order_of(array: Any, name: str, start: int) -> Floats:
-    """Return a time column as reals whose order is the order of time."""
-    if array.null_count:
-        row = start + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) + 1
-        raise DataError(f"time column {name!r} is missing in row {row:,}")
+def order_of(array: Any, name: str, start: int) -> npt.NDArray[Any]:
+    """Return a time column as numbers whose order is the order of time."""
     if is_text(array.type) and style_of(array) is None:
-        return seconds(array, name, start)
-    return numbers(array, name, start)
+        times = seconds(array, name, start)
+    else:
+        times = numbers(array, name, start)
+    lost = np.flatnonzero(~np.isfinite(times))
+    if lost.size:
+        what = "infinite" if np.isinf(times[lost[0]]) else "missing"
+        raise DataError(f"time column {name!r} is {what} in row {start + int(lost[0]) + 1:,}")
+    if (np.abs(times) < _WIDE).all():
+        return times
+    try:
+        ticks = _ticks(array) if pa.types.is_temporal(array.type) else array
+        return np.array(pc.cast(ticks, pa.int64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid:  # beyond 64 bits, or no whole numbers
+        return times
 
 
 def _parsed(array: Any, name: str, start: int) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
     from driftrate.data._target import Target
 
 Floats = npt.NDArray[np.float64]
+# Differs once a file was edited, even if its size and modification time were kept.
+Stamp = tuple[int, ...]
 # A table that is not in order of time is sorted in memory up to this size.
 SORT_BYTES = 256 * 2**20
+# Clocks of file systems tick this coarsely: an edit so soon after another may leave no trace.
+_AT_REST = 0.05
 
 
 @dataclass(frozen=True)
@@ -167,18 +172,27 @@ def open_table(
         ([nan, 1.0, 0.0, 1.0], [0.0, 1.0, 1.0])
     """
     place = Path(path)
-    names, stat = tuple(schema(place, sep)), place.stat()
+    names = tuple(schema(place, sep))
     told = tuple(sorted((kinds or {}).items()))
     what = (names, target, time, kind, tuple(drop), told)
-    return _open(place, (stat.st_size, stat.st_mtime_ns), sep, *what)
+    return _open(place, stamp(place), sep, *what)
 
 
 @lru_cache(maxsize=32)
-def _open(path: Path, stamp: tuple[int, int], sep: str | None, *what: Any) -> Table:
-    """Scan a file once; size and modification time are there for the cache alone."""
+def _open(path: Path, _: Stamp, sep: str | None, *what: Any) -> Table:
+    """Scan a file once; its stamp is there for the cache alone."""
     names, target, time, kind, drop, told = what
     asked = (names, target, time, kind, drop, dict(told))
-    return scan_table(path.name, lambda: pieces(path, sep), *asked)
+    columns = [name for name in names if name not in drop]
+    return scan_table(path.name, lambda: pieces(path, columns, sep), *asked)
+
+
+def stamp(path: Path) -> Stamp:
+    """Return what a cache should know a file by, beside its name."""
+    stat, now = path.stat(), time_ns()
+    changed = max(stat.st_mtime_ns, stat.st_ctime_ns)
+    unsure = now if abs(now - changed) < _AT_REST * 1e9 else 0
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, unsure
 
 
 def scan_table(
@@ -287,14 +301,13 @@ def fingerprint(path: str | Path) -> str:
     """Return a hash of a file's bytes, sixteen hexadecimal digits."""
     place = Path(path)
     try:
-        stat = place.stat()
-        return _hash(place, stat.st_size, stat.st_mtime_ns)
+        return _hash(place, stamp(place))
     except OSError as error:
         raise DataError(f"{place} cannot be read: {error.strerror or error}") from error
 
 
 @lru_cache(maxsize=64)
-def _hash(path: Path, size: int, modified: int) -> str:
+def _hash(path: Path, _: Stamp) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 

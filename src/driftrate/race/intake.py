@@ -308,4 +308,4 @@ def _note(column: Column) -> str:
     if column.kind != "category":
         return _KINDS.get(column.style, "")
     more = ": the first 32, and one for all others" if column.other else ""
-    return f"{column.count:,} level{'s' * (column.count != 1)}{more}"
+    return f"{column.counted}{more}"
