@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,3 +195,12 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="one of pixels_2500"):
         protocol("pixel")
     assert len(PROTOCOLS) == 19
+
+
+def test_a_text_that_is_edited_is_read_again(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("a" * 2**20)
+    stat, first = path.stat(), texts(tmp_path)
+    path.write_text("b" * 2**20)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert texts(tmp_path).fingerprint != first.fingerprint

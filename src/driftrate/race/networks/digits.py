@@ -40,8 +40,12 @@ def folder() -> Path:
     return Path(os.environ.get("DRIFTRATE_DATA", "../shared/data"))
 
 
-@lru_cache(maxsize=1)
 def _load(path: Path) -> tuple[Pixels, Labels]:
+    return _arrays(path, fingerprint(path))
+
+
+@lru_cache(maxsize=1)
+def _arrays(path: Path, mark: str) -> tuple[Pixels, Labels]:
     try:
         with np.load(path) as found:
             return _scaled(found["x"]), found["y"].astype(np.int64)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from driftrate.data.tables import Stamp, stamp
 from driftrate.errors import DataError
 from driftrate.race.networks.digits import folder
 from driftrate.race.networks.network import Transformer
@@ -53,17 +54,23 @@ def texts(path: Path | None = None, languages: tuple[str, ...] = ()) -> Protocol
     return Protocol(name, model, rows, mark, draw)
 
 
-@lru_cache(maxsize=2)
 def _read(place: Path, languages: tuple[str, ...]) -> Bytes:
     try:
+        files = [place]
         if place.is_dir():
             files = sorted(file for file in place.iterdir() if file.is_file())
-            return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
-        with np.load(place) as found:
-            text, piece, order = found["text"], int(found["segment"]), found["order"].tolist()
+        return _bytes(place, languages, tuple((file, stamp(file)) for file in files))
     except (OSError, KeyError, ValueError) as error:
         told = "give a folder of texts, or set DRIFTRATE_DATA"
         raise DataError(f"{place} cannot be read as texts: {error}; {told}") from error
+
+
+@lru_cache(maxsize=2)
+def _bytes(place: Path, languages: tuple[str, ...], files: tuple[tuple[Path, Stamp], ...]) -> Bytes:
+    if place.is_dir():
+        return np.frombuffer(b"".join(file.read_bytes() for file, _ in files), np.uint8)
+    with np.load(place) as found:
+        text, piece, order = found["text"], int(found["segment"]), found["order"].tolist()
     if not languages:
         return np.asarray(text)
     count = len(text) // piece
