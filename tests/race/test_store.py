@@ -216,6 +216,23 @@ class TestFaults:
         assert store.get(cell(1)) == result()
         assert store.dropped == 1
 
+    def test_a_digit_that_flips_is_seen(self, store):
+        store.put(cell(), result(loss=0.25))
+        store._base.execute("UPDATE results SET result = replace(result, '0.25', '0.35')")
+        assert store.get(cell()) is None
+        assert store.dropped == 1
+
+    def test_a_row_of_the_first_version_has_no_checksum(self, store):
+        store.put(cell(), result())
+        store._base.execute("UPDATE results SET result = ?", (json.dumps(result()),))
+        assert store.get(cell()) == result()
+
+    def test_a_damaged_name_of_a_table(self, place):
+        CellStore(place).close()
+        place.write_bytes(place.read_bytes().replace(b"tableclaimsclaims", b"tableclaimsclaim\xff"))
+        with pytest.raises(DataError, match=r"it is damaged; move it away"):
+            CellStore(place)
+
     def test_damaged_pages(self, place):
         with CellStore(place) as one:
             for seed in range(40):

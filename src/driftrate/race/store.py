@@ -9,12 +9,13 @@ import socket
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import time
-from typing import cast, get_args
+from typing import Any, cast, get_args
+from zlib import crc32
 
 from driftrate.errors import DataError
 from driftrate.race.cell import Cell, Result, Status, without_result
@@ -44,6 +45,7 @@ _DONE = (
 
 
 _NUMBERS = ("loss", "error", "regret")
+_DAMAGED = "it is damaged; move it away, then run again"
 _FOREIGN = "it is not a store of race results; choose --out"
 
 
@@ -138,7 +140,8 @@ class CellStore:
     def put(self, cell: Cell, result: Result, limit: float = math.inf) -> None:
         """Store a cell that ran under a limit of seconds and let go of its claim, or neither."""
         key = cell.key()
-        row = (key, json.dumps(asdict(cell)), result["status"], limit, json.dumps(result))
+        text = json.dumps({**result, "check": _check(result)})
+        row = (key, json.dumps(asdict(cell)), result["status"], limit, text)
         with self._change() as base:
             base.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)", row)
             base.execute("DELETE FROM claims WHERE key = ?", (key,))
@@ -213,6 +216,8 @@ class CellStore:
         """Turn SQLite's errors into one line that says what to do."""
         try:
             yield
+        except UnicodeDecodeError as error:  # the name of a table
+            raise DataError(f"store {self.path}: {_DAMAGED}") from error
         except sqlite3.Error as error:
             # The primary code of an extended one.
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -222,11 +227,16 @@ class CellStore:
                 sqlite3.SQLITE_NOTADB: _FOREIGN,
                 sqlite3.SQLITE_ERROR: _FOREIGN,  # no such column
                 sqlite3.SQLITE_IOERR: "the disk does not answer; run again, or choose --out",
-                sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, then run again",
+                sqlite3.SQLITE_CORRUPT: _DAMAGED,
                 sqlite3.SQLITE_READONLY: "it may not be written; choose --out",
                 sqlite3.SQLITE_CANTOPEN: "it cannot be opened; choose --out",
             }.get(code, str(error))
             raise DataError(f"store {self.path}: {advice}") from error
+
+
+def _check(result: Mapping[str, Any]) -> int:
+    """Return a checksum of a result: a digit that flips on the disk is still a digit."""
+    return crc32(json.dumps(result).encode())
 
 
 def _read(text: bytes) -> Result | None:
@@ -236,6 +246,9 @@ def _read(text: bytes) -> Result | None:
     except ValueError:
         return None
     if not isinstance(result, dict) or not without_result("ok", "").keys() <= result.keys():
+        return None
+    # Rows of version 0.1.0 have none.
+    if "check" in result and result.pop("check") != _check(result):
         return None
     curves = [value for key, value in result.items() if key.endswith(("curve", "curve_steps"))]
     plain = (float, int)
