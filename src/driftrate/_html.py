@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 
+from driftrate.errors import DataError
+
 _STYLE = """
 :root { color-scheme: light; --ink: #22272e; --soft: #5c6570; --line: #d9dde3; }
 * { box-sizing: border-box; }
@@ -49,3 +51,15 @@ def unfinished(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(out: Path, kept: str) -> Iterator[None]:
+    """Say in one line that a folder cannot be written, as on a full disk, and what is kept."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        said = os.strerror(error.errno) if error.errno else str(error)
+        raise DataError(f"cannot write to {out}: {said}; run again to go on: {kept}") from error

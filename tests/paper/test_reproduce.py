@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
+from base64 import b64decode
+from pathlib import Path
+from shutil import copytree
 
 import pytest
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
+from driftrate.cli import app
 from driftrate.errors import ConfigError, DataError
 from driftrate.paper import reproduce as room
 from driftrate.paper.base import Context, Piece
@@ -48,6 +55,89 @@ def test_nothing_is_computed_twice(made, monkeypatch):
     monkeypatch.setattr(PieceStore, "compute", lambda *_: pytest.fail("computed again"))
     again = room.reproduce(["figure2", "figure3"], out, Context(seeds=4), jobs=1, show=False)
     assert [j.row() for j in again] == [j.row() for j in judgements]
+
+
+def again(out, show=False):
+    return room.reproduce(["figure3"], out, Context(seeds=4), jobs=1, show=show)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    out = tmp_path_factory.mktemp("once")
+    again(out)
+    return out
+
+
+@pytest.fixture
+def third(once, tmp_path):
+    return Path(copytree(once, tmp_path, dirs_exist_ok=True))
+
+
+def picture(out):
+    """Return the picture that the page shows."""
+    page = (out / "index.html").read_text()
+    return b64decode(re.search(r"data:image/svg\+xml;base64,([^\"]+)", page)[1])
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_kill_while_a_picture_is_written_leaves_the_old_one(third, monkeypatch, kind):
+    before = {path.name: path.read_bytes() for path in third.glob("figure3.*")}
+
+    def killed(self, place, **options):
+        place.write_bytes(b"<svg>")
+        if options["format"] == kind:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Figure, "savefig", killed)
+        with pytest.raises(KeyboardInterrupt):
+            again(third)
+    assert (third / f"figure3.{kind}").read_bytes() == before[f"figure3.{kind}"]
+    assert not list(third.glob("*.part"))
+
+
+def test_half_a_picture_is_drawn_again(third):
+    before, shown = (third / "figure3.png").read_bytes(), picture(third)
+    for path in (*third.glob("figure3.*"), *third.glob("runs/*/*.svg")):
+        path.write_bytes(path.read_bytes()[:5000])
+    again(third)
+    assert (third / "figure3.png").read_bytes() == before
+    assert (third / "figure3.svg").read_bytes() == picture(third) == shown
+
+
+def test_a_damaged_piece_is_said_and_computed_again(third, capsys):
+    (file,) = third.glob("runs/figure3/*.parquet")
+    verdicts, whole = (third / "verdicts.json").read_text(), file.read_bytes()
+    file.write_bytes(whole[:-100])
+    again(third, show=True)
+    said = f"{file.name} was damaged, and is computed again"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert (third / "verdicts.json").read_text() == verdicts
+    again(third, show=True)
+    assert "damaged" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", ["runs/figure3/*.parquet", "figure3.png", "index.html"])
+def test_a_full_disk_is_one_line_and_loses_nothing(third, tmp_path_factory, file):
+    """A file that may not be so large fails as one on a full disk does."""
+    (largest,) = third.glob(file)
+    out = tmp_path_factory.mktemp("new") if "runs" in file else third
+    before = {path: path.read_bytes() for path in out.rglob("*.*")}
+    arguments = ["reproduce", "figure3", "--seeds", "4", "--jobs", "1", "--out", str(out)]
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest.stat().st_size - 1, usual[1]))
+    try:
+        done = CliRunner().invoke(app, arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"driftrate: cannot write to {out}: File too large; run again")
+    assert done.stderr.count("\n") == 1
+    assert not list(out.rglob("*.part"))
+    for path, content in before.items():
+        assert path.read_bytes() == content
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert picture(out)
 
 
 def test_pieces_run_in_other_processes(tmp_path):

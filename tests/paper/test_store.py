@@ -121,3 +121,22 @@ def test_changed_results_replace_old_ones(tmp_path):
     for key in ("old", "new"):
         store.compute("figure", Piece("a", key, lambda: table(x=[1.0])))
     assert len(list((tmp_path / "figure").iterdir())) == 1
+
+
+def test_a_damaged_piece_is_computed_again(tmp_path):
+    store = PieceStore(tmp_path, ["figure"])
+    piece = Piece("a", "", lambda: table(x=[1.0, 2.0]))
+    store.compute("figure", piece)
+    (file,) = (tmp_path / "figure").iterdir()
+    whole = file.read_bytes()
+    cuts = [whole[:size] for size in (0, 4, len(whole) // 2, len(whole) - 1)]
+    cuts += [
+        whole[:place] + bytes([whole[place] ^ 8]) + whole[place + 1 :]
+        for place in range(0, len(whole), 41)
+    ]
+    for count, damaged in enumerate(cuts, 1):
+        file.write_bytes(damaged)
+        assert not store.has("figure", piece)
+        assert store.damaged == count * [file.name]
+        store.compute("figure", piece)
+        assert store.read("figure", piece) == pa.table({"x": [1.0, 2.0]})

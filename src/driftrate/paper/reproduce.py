@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, cast
 
 import driftrate
-from driftrate._html import write_whole
+from driftrate._html import unfinished, write_whole, writing
 from driftrate.errors import ConfigError
 from driftrate.paper.base import Context, Figure, Piece, Tables
 from driftrate.paper.claim import Judgement, judge
@@ -58,15 +58,17 @@ def reproduce(
     store = PieceStore(out / "runs", figures)
     begin, judgements = perf_counter(), list[Judgement]()
     sections, tables = dict[str, Section](), dict[str, Tables]()
-    with _progress(sum(map(len, plan.values())), show) as progress:
+    kept = "no piece is computed twice"
+    with _progress(sum(map(len, plan.values())), show) as progress, writing(out, kept):
         for name, module in figures.items():
             todo = [piece for piece in plan[name] if not store.has(name, piece)]
+            while store.damaged and show:
+                print(f"{store.damaged.pop()} was damaged, and is computed again")
             progress(description=name, advance=len(plan[name]) - len(todo))
             for _ in _compute(store, name, todo, jobs):
                 progress(advance=1)
             tables[name] = {piece.name: store.read(name, piece) for piece in plan[name]}
-            drawing = store.drawing(name, plan[name])
-            sections[name] = _picture(name, module, tables[name], out, drawing)
+            sections[name] = _picture(name, module, tables[name], out)
             judgements = [judge(claim, tables) for claim in CLAIMS if claim.figure in tables]
             rows = json.dumps([one.row() for one in judgements], indent=2, ensure_ascii=False)
             write_whole(out / "verdicts.json", rows + "\n")
@@ -91,20 +93,16 @@ def _compute(store: PieceStore, figure: str, pieces: list[Piece], jobs: int) -> 
     yield from parallel(delayed(store.compute)(figure, piece) for piece in pieces)
 
 
-def _picture(name: str, module: Figure, tables: Tables, out: Path, drawing: Path) -> Section:
-    """Draw a figure, unless the same one was drawn before."""
-    png, svg = out / f"{name}.png", out / f"{name}.svg"
-    if not (drawing.exists() and png.exists()):
-        from matplotlib import rc_context
+def _picture(name: str, module: Figure, tables: Tables, out: Path) -> Section:
+    from matplotlib import rc_context
 
-        picture = module.draw(tables)
-        picture.savefig(png, dpi=150)
-        for old in drawing.parent.glob("picture-*.svg"):
-            old.unlink()
-        # A fixed salt and no date: the same runs give the same bytes.
-        with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-            picture.savefig(drawing, format="svg", metadata={"Date": None})
-    svg.write_bytes(drawing.read_bytes())
+    picture, svg = module.draw(tables), out / f"{name}.svg"
+    # A fixed salt and no date: the same runs give the same bytes.
+    with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        with unfinished(out / f"{name}.png") as part:
+            picture.savefig(part, format="png", dpi=150)
+        with unfinished(svg) as part:
+            picture.savefig(part, format="svg", metadata={"Date": None})
     caption = module.CAPTION
     if "source" in tables:
         caption += f" Cells: {tables['source']['source'][0].as_py()}."

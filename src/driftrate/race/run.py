@@ -9,8 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 import driftrate
-from driftrate._html import unfinished, write_whole
-from driftrate.errors import DataError
+from driftrate._html import unfinished, write_whole, writing
 from driftrate.race.cell import Cell, Result
 from driftrate.race.contestants import contestants
 from driftrate.race.drift import compare
@@ -65,11 +64,8 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     def publish() -> Leaderboard:
         board = board_of(results)
         if board.streams:
-            try:
+            with writing(out, "no cell is played twice"):
                 _write(out, board, settings, plan, read, results)
-            except OSError as error:
-                said = f"cannot write to {out}: {error.strerror or error}"
-                raise DataError(f"{said}; run again to go on: no cell is played twice") from error
         return board
 
     screen = Screen(cells, rows, settings.jobs, show, board_of)
