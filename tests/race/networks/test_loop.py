@@ -191,6 +191,19 @@ def test_a_table_is_standardised_once(file, tmp_path, monkeypatch):
     assert kept.suffix == ".npz"
 
 
+@pytest.mark.parametrize("cut", [0, 30, -30, None])
+def test_a_table_that_is_kept_and_damaged_is_standardised_anew(file, tmp_path, cut):
+    (first,) = tabular(file, tmp_path / "kept").draw(0)
+    (kept,) = (tmp_path / "kept").iterdir()
+    whole = kept.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    kept.write_bytes(flipped if cut is None else whole[:cut])
+    (again,) = tabular(file, tmp_path / "kept").draw(0)
+    np.testing.assert_array_equal(again.x, first.x)
+    assert kept.read_bytes() == whole
+
+
 def test_a_transformer_learns_what_repeats():
     model = Transformer(width=24, layers=1, heads=2, context=32)
     setup = Setup(model, batch=4, steps=60, seed=0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from driftrate._html import unfinished
 from driftrate.data.tables import fingerprint
-from driftrate.errors import DataError
 from driftrate.race.cell import Reading
 from driftrate.race.models import Task
 from driftrate.race.networks.network import Network
@@ -30,7 +32,8 @@ def tabular(path: Path, keep: Path, target: str = "y") -> Protocol:
     """
     mark = fingerprint(path)
     kept = keep / f"{path.stem}-{mark}-{BATCH}.npz"
-    if not kept.exists():
+    found = _read(kept)
+    if found is None:
         # The plain scale, with which the figures of docs/networks.md are made.
         reading = Reading(target=target, scale="plain", model="mlp", batch=BATCH)
         source = resolve(str(path), reading)
@@ -38,14 +41,10 @@ def tabular(path: Path, keep: Path, target: str = "y") -> Protocol:
         model = source.make_model()
         assert isinstance(model, Network)
         kept.parent.mkdir(parents=True, exist_ok=True)
+        found = {"x": phase.x, "y": phase.y, "task": model.task, "outputs": model.outputs}
         with unfinished(kept) as piece, piece.open("wb") as file:
-            np.savez_compressed(file, x=phase.x, y=phase.y, task=model.task, outputs=model.outputs)
-    try:
-        with np.load(kept) as found:
-            x, y = found["x"], found["y"]
-            task, outputs = str(found["task"]), int(found["outputs"])
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{kept} is damaged: {error}; remove it and run again") from error
+            np.savez_compressed(file, **found)
+    x, y, task, outputs = found["x"], found["y"], str(found["task"]), int(found["outputs"])
     tasks: dict[str, Task] = {"regression": "regression", "binary": "binary", "classes": "classes"}
     network = Network(tasks[task], x.shape[1], outputs)
 
@@ -53,3 +52,12 @@ def tabular(path: Path, keep: Path, target: str = "y") -> Protocol:
         yield Phase("stream", x, y)
 
     return Protocol(path.stem, network, len(y), mark, draw)
+
+
+def _read(kept: Path) -> dict[str, Any] | None:
+    """Return what was kept of a table; None if it is not there, or damaged."""
+    try:
+        with kept.open("rb") as file, np.load(file) as found:
+            return {name: found[name] for name in ("x", "y", "task", "outputs")}
+    except (OSError, EOFError, KeyError, ValueError, BadZipFile, zlib.error):
+        return None
