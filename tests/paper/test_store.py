@@ -137,6 +137,6 @@ def test_a_damaged_piece_is_computed_again(tmp_path):
     for count, damaged in enumerate(cuts, 1):
         file.write_bytes(damaged)
         assert not store.has("figure", piece)
-        assert store.damaged == count * [file.name]
+        assert store.damaged == count * [store.path("figure", piece).name]
         store.compute("figure", piece)
         assert store.read("figure", piece) == pa.table({"x": [1.0, 2.0]})

@@ -63,7 +63,7 @@ def reproduce(
         for name, module in figures.items():
             todo = [piece for piece in plan[name] if not store.has(name, piece)]
             while store.damaged and show:
-                print(f"{store.damaged.pop()} was damaged, and is computed again")
+                print(f"piece {store.damaged.pop()} was damaged, and is computed again")
             progress(description=name, advance=len(plan[name]) - len(todo))
             for _ in _compute(store, name, todo, jobs):
                 progress(advance=1)

@@ -36,7 +36,7 @@ class PieceStore:
 
     def __init__(self, folder: Path, figures: Iterable[str]) -> None:
         self.folder = folder
-        self.damaged: list[str] = []  # files that were, and are computed again
+        self.damaged: list[str] = []  # pieces that were, and are computed again
         # Once: a file edited during a run must not split its results.
         self._code = {
             name: digest([f"driftrate.paper.{name}"], _PACKAGES.get(name, ())) for name in figures
@@ -61,7 +61,7 @@ class PieceStore:
             if file.stem.endswith(_hash(file.read_bytes())):
                 return file
             file.unlink(missing_ok=True)
-            self.damaged.append(file.name)
+            self.damaged.append(path.name)
         return None
 
     def has(self, figure: str, piece: Piece) -> bool:
