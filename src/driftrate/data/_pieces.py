@@ -89,9 +89,8 @@ def _of_parquet(path: Path, columns: Sequence[str]) -> Iterator[Any]:
         for batch in reader.iter_batches(batch_size=rows, columns=list(columns)):
             # A text that is no UTF-8 would break whatever looks at it.
             batch.validate(full=True)
-            names = batch.schema.names
-            texts = [_text(*one) for one in zip(names, batch.columns, strict=True)]
-            yield arrow.RecordBatch.from_arrays(texts, names=names)
+            texts = [_text(name, batch.column(name)) for name in columns]
+            yield arrow.RecordBatch.from_arrays(texts, names=list(columns))
 
 
 def _encodings(reader: Any, columns: Sequence[str]) -> dict[str, str]:
@@ -114,13 +113,13 @@ def _text(name: str, array: Any) -> Any:
 
     if not _values.is_text(array.type):
         return array
-    size = array.nbytes
-    if _arrow().types.is_dictionary(array.type) and size * len(array) > TEXT_BYTES:
+    size, rows = array.nbytes, len(array)
+    if _arrow().types.is_dictionary(array.type) and array.dictionary.nbytes * rows > TEXT_BYTES:
         compute = import_module("pyarrow.compute")
         lengths = compute.binary_length(array.dictionary).take(array.indices)
         size = compute.sum(lengths).as_py() or 0
     if size > TEXT_BYTES:
-        much = f"{size / 2**20:,.0f} MB of text in {len(array):,} rows"
+        much = f"{size / 2**20:,.0f} MB of text in {rows:,} rows"
         raise DataError(f"column {name!r} holds {much}: leave it out (--drop {name})")
     return _values.as_text(array)
 
