@@ -180,7 +180,11 @@ def gradients_that_are_missing_on_one_rank(out):
                     optimizer = problem.OPTIMIZERS["Adam"](net.parameters())
                     rate = driftrate.torch.attach(optimizer, schedule)
 
-                def spoil(step, net, missing=missing, which=which):
+                started = []
+
+                def spoil(step, net, missing=missing, which=which, started=started):
+                    if step == 1:
+                        started += [p.to_local().clone() for p in net.parameters()]
                     for place, p in enumerate(net.parameters()):
                         if which(place) and dist.get_rank() == 1 and step:
                             p.grad = None if missing else torch.zeros_like(p.grad)
@@ -194,6 +198,9 @@ def gradients_that_are_missing_on_one_rank(out):
                 runs.append((rates, [p.to_local().clone() for p in net.parameters()]))
             if kind == "pursuit":  # Adam itself goes on by its momentum where a gradient is 0
                 assert runs[0][0] == runs[1][0]
+                for place, (first, last) in enumerate(zip(started, runs[0][1], strict=True)):
+                    still = which(place) and dist.get_rank() == 1
+                    assert torch.equal(first, last) == (still or first.numel() == 0)
                 for one, other in zip(runs[0][1], runs[1][1], strict=True):
                     assert torch.equal(one, other)
 

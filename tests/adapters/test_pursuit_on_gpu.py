@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import driftrate.torch  # noqa: E402
+from driftrate.adapters import _pursuit as law  # noqa: E402
 from driftrate.adapters.torch import pursuit_kernel, pursuit_move, pursuit_step  # noqa: E402
 
 pytestmark = [
@@ -71,12 +72,16 @@ def test_the_kernel_is_the_readable_step(dtype):
             }
             state["square"].view(-1)[:1] = 0.0
             if dtype != torch.float32:
-                state["rest"] = torch.zeros_like(p)
+                state["rest"] = 1e-3 * torch.rand_like(p)
             states.append(state)
         factors = torch.rand(len(shapes), 6).cuda() * 0.1 + 0.5
+        firsts = [p.clone() for p in params]
         decays = [p.dim() > 1 for p in params]
         for _ in range(3):
             signals = way.move(params, grads, states, factors, decays)
+        for first, p, grad in zip(firsts, params, grads, strict=True):
+            still = ~((grad.abs() >= law.SMALLEST) & (grad.abs() <= law.LARGEST))
+            assert torch.equal(p[still], first[still])
         outcomes.append((params, states, signals))
     (params, states, signals), (others, own, found) = outcomes
     torch.testing.assert_close(found, signals, rtol=1e-4, atol=1e-2)
