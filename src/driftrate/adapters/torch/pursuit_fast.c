@@ -20,7 +20,7 @@ void pursuit_move(float *restrict p, const float *restrict g, float *restrict v,
         float along = 0.0f, ahead = 0.0f;
 #pragma omp simd reduction(+ : along, ahead)
         for (int64_t i = start; i < stop; i++) {
-            const float size = fabsf(g[i]), old = v[i], trail = h[i], lead = u[i];
+            const float size = fabsf(g[i]), old = v[i], trail = h[i], lead = u[i], weight = p[i];
             float grad = size >= SMALLEST && size <= LARGEST ? g[i] : 0.0f;
             const float most = old > 0.0f ? SPIKE * sqrtf(FORGET * old) : LARGEST;
             grad = grad > most ? most : grad;
@@ -34,7 +34,7 @@ void pursuit_move(float *restrict p, const float *restrict g, float *restrict v,
             v[i] = square;
             h[i] = (trail + step) * fade;
             u[i] = grad == 0.0f ? lead : hold * (lead - delta);
-            p[i] = grad == 0.0f ? p[i] : p[i] * keep + step;
+            p[i] = grad == 0.0f ? weight : weight * keep + step;
         }
         signal += along;
         push += ahead;
