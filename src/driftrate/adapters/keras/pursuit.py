@@ -38,7 +38,8 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
         learning_rate: A multiplier of all steps, or a schedule of Keras; 1 is meant to be right.
         weight_decay: What a matrix loses of itself while it could move by its own size: a step
             takes `weight_decay` · lr · ρ of it, ρ = 0.03 min(c, 1) the relative length of a
-            step. Vectors do not decay, nor what `exclude_from_weight_decay` names.
+            step. Vectors do not decay, nor does what has no gradient or is named by
+            `exclude_from_weight_decay`.
         **options: As of every Keras optimizer: `clipnorm`, `use_ema`,
             `gradient_accumulation_steps`, `loss_scale_factor`, `name` and the like.
 

@@ -54,7 +54,7 @@ def pursuit(
             to be right.
         weight_decay: What a matrix loses of itself while it could move by its own size: a step
             takes `weight_decay` · lr · ρ of it, ρ = 0.03 min(c, 1) the relative length of a
-            step. Vectors do not decay.
+            step. Vectors do not decay, nor does what has no gradient.
 
     Returns:
         A transformation whose `update` needs `params`. Its state is a `PursuitState`.

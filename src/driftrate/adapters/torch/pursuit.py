@@ -64,7 +64,7 @@ class Pursuit(torch.optim.Optimizer):
         lr: A multiplier of all steps; 1 is meant to be right.
         weight_decay: What a matrix loses of itself while it could move by its own size: a step
             takes `weight_decay` · lr · ρ of it, ρ = 0.03 min(c, 1) the relative length of a
-            step. Vectors do not decay.
+            step. Vectors do not decay, nor does what has no gradient.
         sample_every: Where `step` is given a closure, every so many steps it is called once more
             to measure the rate of learning, see `record`; None for never.
 
