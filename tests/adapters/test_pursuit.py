@@ -415,18 +415,18 @@ def test_weight_decay_is_by_the_length_of_a_step():
 def test_what_has_no_gradient_stays_as_it_is(dtype):
     """Bit by bit: no decay, no momentum and no bet moves it, nor what a short float dropped."""
     torch.manual_seed(0)
-    table, other = (torch.nn.Parameter(torch.randn(64, 16).to(dtype)) for _ in range(2))
+    table, other = (torch.nn.Parameter(torch.randn(512, 32).to(dtype)) for _ in range(2))
     optimizer = Pursuit([table, other], weight_decay=0.5)
 
     def steps(size, others=True):
         for _ in range(20):
             table.grad, other.grad = torch.zeros_like(table), None
-            table.grad[:size] = torch.randn(size, 16)
+            table.grad[:size] = torch.randn(size, 32)
             if others:
                 other.grad = torch.randn_like(other)
             optimizer.step()
 
-    steps(64)
+    steps(512)
     for state in optimizer.state.values():
         state["law"][4:6] = 0.7
     first = table.detach().clone()
