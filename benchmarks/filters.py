@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=32)
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()
+    os.environ["PYTHONSAFEPATH"] = "1"  # the processes that joblib starts import nothing from here
     if options.members:
         print_members(options.jobs)
     elif options.rest:

@@ -226,8 +226,10 @@ def note(which: str, path: Path = LOG) -> None:
 
 def work(jobs: Sequence[Job], options: argparse.Namespace, which: str) -> None:
     """Play cells in processes and append each to the store when it is done."""
-    # More threads would fight over the same cores; read when a process loads its packages.
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    # More threads would fight over the same cores; read when a process loads its packages, of which
+    # none lies in the working folder.
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONSAFEPATH")
+    os.environ |= dict.fromkeys(names, "1")
     keep, begin = options.out / "streams", perf_counter()
     context = multiprocessing.get_context("spawn")
     with (

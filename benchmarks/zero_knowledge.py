@@ -445,6 +445,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/zero_knowledge"))
     options = parser.parse_args()
+    os.environ["PYTHONSAFEPATH"] = "1"  # the processes that joblib starts import nothing from here
     options.out.mkdir(parents=True, exist_ok=True)
     if options.rest:
         run_rest(options)

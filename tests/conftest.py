@@ -1,9 +1,10 @@
-"""What all tests have: children that heed Ctrl-C, and a copy of the library that may be edited."""
+"""What all tests have: children that heed Ctrl-C, a library to edit, a folder of foreign code."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+import sys
 
 import pytest
 
@@ -62,3 +63,18 @@ def newer(monkeypatch):
 
     yield newer
     forget()
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """Enter a folder of modules that nobody asked for; return a function that names the imported.
+
+    They have the names of all modules of Python, and of some packages.
+    """
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    for name in {*sys.stdlib_module_names, "torch", "numpy", "joblib", "pyarrow", "scipy", "rich"}:
+        mark = str(folder / f"{name}.imported")
+        (folder / f"{name}.py").write_text(f"open({mark!r}, 'w').close()\n")
+    monkeypatch.chdir(folder)
+    return lambda: sorted(path.stem for path in folder.glob("*.imported"))

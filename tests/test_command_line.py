@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,39 @@ def test_as_a_module():
     done = call("-m", "driftrate", "race", "--help")
     assert done.returncode == 0
     assert "Usage: driftrate race" in done.stdout
+
+
+# What Python imports to find the module of `-m`, before any of ours.
+BEFORE = subprocess.run(
+    [sys.executable, "-P", "-c", "import runpy, sys; print(*sys.modules)"],
+    capture_output=True, text=True, check=True,
+).stdout.split()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "driftrate race synthetic:walk,steps=40 --methods HedgedSGD --defaults-only --no-drift",
+        "driftrate.cli --version",
+        "driftrate.demo --fast",
+        "driftrate.playground",
+    ],
+)
+def test_as_a_module_it_imports_nothing_of_the_working_folder(module, foreign):
+    for name in BEFORE:
+        Path(f"{name}.py").unlink(missing_ok=True)
+    done = call("-m", *module.split())
+    assert foreign() == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_as_a_module_it_finds_what_pythonpath_names(tmp_path, monkeypatch):
+    (tmp_path / "typer.py").write_text("raise SystemExit('mine')")
+    monkeypatch.chdir(tmp_path)
+    assert call("-m", "driftrate", "--help").returncode == 0
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(tmp_path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    assert call("-m", "driftrate", "--help").stderr == "mine\n"
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,12 @@ def test_sgd_is_over_its_best_constant_rate(report):
 
 def run(*arguments, folder):
     call = [sys.executable, str(FOLDER / "networks.py"), *arguments, "--out", str(folder)]
-    paths = os.pathsep.join([str(FOLDER.parent / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "DRIFTRATE_DATA": str(folder)}
+    paths = [str(FOLDER.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "DRIFTRATE_DATA": str(folder),
+    }
     return subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -185,11 +189,12 @@ def test_what_is_held_out_must_be_asked_for(arguments, says, tmp_path):
     assert (FOLDER / "networks_log.md").read_text() == log
 
 
-def test_cells_are_stored_and_not_played_twice(tmp_path):
+def test_cells_are_stored_and_not_played_twice(tmp_path, foreign):
     told = ["--streams", "elec2,flipping", "--methods", "sgd@lr=0.01", "--jobs", "1"]
     first = run(*told, folder=tmp_path)
     assert "elec2 is left out: " in first.stderr
     assert "1/1" in first.stdout, first.stdout + first.stderr
+    assert foreign() == []
     again = run(*told, folder=tmp_path)
     assert "1/1" not in again.stdout
     assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 1

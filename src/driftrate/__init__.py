@@ -8,7 +8,13 @@ Example:
     0.1
 """
 
-from __future__ import annotations
+import os
+import sys
+
+# `python -m driftrate` looks for modules in the working folder first, and what lies there is data.
+# Before any other import, even that of __future__.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and os.getcwd() in sys.path[:1]:
+    del sys.path[0]
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -145,6 +146,18 @@ def test_pieces_run_in_other_processes(tmp_path):
     pieces = room.load("figure2").pieces(Context())
     assert len(list(room._compute(store, "figure2", pieces, jobs=2))) == len(pieces)
     assert all(store.has("figure2", piece) for piece in pieces)
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+def test_other_processes_import_nothing_that_lies_beside_the_data(foreign, tmp_path):
+    script = tmp_path / "command.py"
+    script.write_text("from driftrate.__main__ import main; main()")
+    # matplotlib reads this one of the working folder.
+    Path("matplotlibrc").write_text("text.usetex: True\nbackend: module://evil\n")
+    call = [sys.executable, script, "reproduce", "figure2", "--seeds", "4", "--jobs", "2"]
+    done = subprocess.run([*call, "--out", "out"], capture_output=True, text=True, check=False)
+    assert foreign() == []
+    assert done.returncode == 0, done.stderr
 
 
 class TestBadInput:

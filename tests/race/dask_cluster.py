@@ -25,7 +25,8 @@ class Cluster:
         self.client = None
 
     def _start(self, what, *options, **more):
-        module = [sys.executable, "-m", f"distributed.cli.{what}"]
+        # As the `dask` command: its folder is not where a worker looks for modules.
+        module = [sys.executable, "-P", "-m", f"distributed.cli.{what}"]
         return subprocess.Popen([*module, *options], **{**QUIET, "cwd": self.folder, **more})
 
     def join(self, count=1, threads=1, cwd=None, port=0):

@@ -87,18 +87,36 @@ def _compute(store: PieceStore, figure: str, pieces: list[Piece], jobs: int) -> 
         return
     from joblib import Parallel, delayed
 
-    # One thread per process: more would compete for the same cores.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-    yield from parallel(delayed(store.compute)(figure, piece) for piece in pieces)
+    # One thread per process: more would compete for the same cores. What lies in the working folder
+    # is data, and no module for them.
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    with _environment(OMP_NUM_THREADS=threads, PYTHONSAFEPATH="1"):
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        yield from parallel(delayed(store.compute)(figure, piece) for piece in pieces)
+
+
+@contextmanager
+def _environment(**told: str) -> Iterator[None]:
+    """Set variables for the processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 def _picture(name: str, module: Figure, tables: Tables, out: Path) -> Section:
-    from matplotlib import rc_context
+    from matplotlib import rc_context, rcdefaults, rcParams
 
-    picture, svg = module.draw(tables), out / f"{name}.svg"
-    # A fixed salt and no date: the same runs give the same bytes.
-    with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+    svg = out / f"{name}.svg"
+    with rc_context():
+        rcdefaults()  # a matplotlibrc beside the data could have LaTeX run
+        # A fixed salt and no date: the same runs give the same bytes.
+        rcParams.update({"svg.hashsalt": name, "svg.fonttype": "none"})
+        picture = module.draw(tables)
         with unfinished(out / f"{name}.png") as part:
             picture.savefig(part, format="png", dpi=150)
         with unfinished(svg) as part:

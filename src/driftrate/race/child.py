@@ -26,6 +26,8 @@ from driftrate.race.endings import ending, killed
 
 # A cell that is in one step this long after its limit is killed.
 GRACE_SECONDS = 5.0
+# What lies in the working folder is data: a `numpy.py` there is not the package.
+_SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 # More threads would fight over the same cores, and make the timings lie.
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
@@ -44,7 +46,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._complaints,
-                env={**os.environ, **_ONE_THREAD},
+                env={**os.environ, **_ONE_THREAD, **_SAFE_PATH},
                 # Ctrl-C is for the race, which then ends its children.
                 start_new_session=True,
             )
