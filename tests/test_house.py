@@ -24,6 +24,7 @@ UNSEEN = (
     "cli",
     "_html",
     "_digest",
+    "_terminal",
 )
 
 

@@ -13,20 +13,20 @@ from pathlib import Path
 from signal import SIGTERM, signal
 from typing import Annotated, Any, get_type_hints
 
+from driftrate._terminal import tell
 from driftrate._version import __version__
 from driftrate.errors import DriftrateError, needs
 from driftrate.race.settings import Race
 
 try:
     import typer
-    from rich.console import Console
 except ImportError as missing:
     sys.exit(f"driftrate: the command line needs {missing.name}: pip install 'driftrate[paper]'")
 
 # The extra of each command, and what it imports only when hours have passed.
 _NEEDED = {
-    "reproduce": ("paper", ("pyarrow", "scipy", "matplotlib", "joblib")),
-    "race": ("race", ("pyarrow", "scipy", "joblib", "threadpoolctl")),
+    "reproduce": ("paper", ("rich", "pyarrow", "scipy", "matplotlib", "joblib")),
+    "race": ("race", ("rich", "pyarrow", "scipy", "joblib", "threadpoolctl")),
 }
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -55,7 +55,7 @@ def _plainly(command: str) -> Iterator[None]:
             _find(packages)
             yield
     except DriftrateError as error:
-        print(f"driftrate: {error}", file=sys.stderr)
+        tell(f"driftrate: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as stop:
         # A terminal shows ^C where the cursor was.
@@ -104,10 +104,8 @@ def reproduce(
 
         context = Context(seeds=seeds, data=None if data is None else str(data))
         judgements = run(figures or [], out, context, jobs=jobs)
-    console = Console()
-    for judgement in judgements:
-        console.print(f"{judgement.verdict:>16}  {judgement.claim.text}", highlight=False)
-    console.print(f"\n{out / 'index.html'}")
+    tell(*(f"{judgement.verdict:>16}  {judgement.claim.text}" for judgement in judgements))
+    tell("", out / "index.html")
 
 
 def _options_of(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -175,22 +173,22 @@ def race(
     from driftrate.race.advice import advise
     from driftrate.race.run import check as read
     from driftrate.race.run import race as run
-    from driftrate.race.words import not_played, overall, verdict
+    from driftrate.race.words import none_through, not_played, overall, verdict
 
     if check:
-        print("\n".join(read(settings)))
+        tell(*read(settings))
         return
     board = run(settings, out)
-    console = Console()
-    lines = overall(board)
+    nothing = none_through(board)
+    lines = [nothing] if nothing else overall(board)
     if not lines:
         for name in board.streams:
             lines += [advise(board, name, settings.batch).text, *verdict(board, name)]
     lines += not_played(board.unplayed)
-    console.print("\n" + "\n".join(lines), highlight=False, markup=False)
+    tell("", *lines)
     if board.streams:
-        console.print(f"\n{out / 'index.html'}")
-    if board.unplayed:
+        tell("", out / "index.html")
+    if board.unplayed or nothing:
         raise typer.Exit(1)
 
 

@@ -285,7 +285,11 @@ class TestWords:
 
     def test_nobody_and_one_alone(self):
         bad = {cell("a", "sgd"): result(status="failed")}
-        assert verdict(board(bad), "a") == ["No method came through a."]
+        bad[cell("a", "adam")] = {**result(status="failed"), "message": "ImportError: no torch"}
+        bad[cell("a", "filter")] = result(status="diverged")
+        assert verdict(board(bad), "a") == [
+            "No method came through a: 2 of 3 failed (adam: ImportError: no torch)."
+        ]
         one = {**bad, cell("a", "HedgedSGD"): result(1.0)}
         assert verdict(board(one), "a")[0].startswith("HedgedSGD alone came through")
         ours = {cell("a", "HedgedSGD"): result(status="diverged"), cell("a", "sgd"): result(1.0)}

@@ -16,13 +16,14 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from driftrate.cli import app
 from driftrate.errors import DataError
 from driftrate.race import children, run
 from driftrate.race.run import race
-from driftrate.race.screen import seconds_left
+from driftrate.race.screen import _Lines, _Live, seconds_left
 from driftrate.race.settings import Race
 
 STREAMS = ["synthetic:walk,dim=3,steps=60", "synthetic:spiral,dim=4,steps=100"]
@@ -216,6 +217,58 @@ def test_a_stop_from_the_keyboard_says_how_to_go_on(tmp_path):
         _, said = process.communicate(timeout=60)
     assert said == "driftrate: stopped; the same command goes on from here\n"
     assert process.returncode == 130
+
+
+def test_a_race_that_no_method_comes_through_fails_and_says_why(tmp_path):
+    arguments = ["race", *STREAMS, "--methods", "HedgedSGD,ader", "--limit", "0", "--no-drift"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path)])
+    assert done.exit_code == 1, done.stderr
+    why = "4 of 4 ran out of time (HedgedSGD: out of time after 0 of 60 steps)"
+    assert f"\nNo method came through: {why}.\n" in done.stdout
+    assert "0 of 100 steps" in (tmp_path / "index.html").read_text()
+
+
+EVIL = "\x1b[31m\x9b2J\x1b]0;x\x07\r\u202e"
+
+
+class TestControlCodes:
+    """Names and values of a file reach the terminal as text."""
+
+    @pytest.fixture(params=[*"xyz", "\udcff"])
+    def path(self, request, tmp_path):
+        # A name of a file may hold any byte but two; those that are no text read as surrogates.
+        where = request.param
+        path = tmp_path / f"{EVIL if where == 'x' else where}.csv"
+        name, label = (f'"{EVIL}"' if where == one else one for one in "yz")
+        rows = np.random.default_rng(0).normal(size=(100, 2))
+        lines = [f"{a:.4f},{b:.4f},{label if a > 0 else 'b'}" for a, b in rows]
+        path.write_text("\n".join([f"a,{name},target", *lines]) + "\n")
+        return path
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--target", "target", "--check"],
+            ["--target", "target", "--methods", "HedgedSGD", "--limit", "0", "--no-drift"],
+            ["--target", f"target{EVIL}"],
+            ["--target", "target", "--kind", f'"{EVIL}"=number'],
+        ],
+        ids=["read", "raced", "no such target", "no such column"],
+    )
+    def test_are_shown_and_not_obeyed(self, path, options, tmp_path):
+        out = ["--out", str(tmp_path / f"out{EVIL}")]
+        done = CliRunner().invoke(app, ["race", str(path), *options, *out])
+        assert not isinstance(done.exception, Exception)
+        assert "".join(char for char in done.output if char != "\n").isprintable()
+
+    def test_of_others_that_are_said_meanwhile(self, capsys):
+        console = Console(force_terminal=True)
+        for face in (_Live(console, 1), _Lines(console, 1)):
+            face.say(f"sent {EVIL} to the worker")
+            face.end()
+        shown = capsys.readouterr().out
+        assert shown.count(r"\x1b[31m\x9b2J\x1b]0;x\x07\r\u202e to the worker") == 2
+        assert "\x1b[31m" not in shown
 
 
 class TestBadInput:

@@ -10,6 +10,7 @@ from time import monotonic
 
 import driftrate
 from driftrate._html import unfinished, write_whole, writing
+from driftrate._terminal import tell
 from driftrate.race.cell import Cell, Result
 from driftrate.race.contestants import contestants
 from driftrate.race.drift import compare
@@ -51,7 +52,7 @@ def race(settings: Race, out: Path, show: bool = True) -> Leaderboard:
     plan = make_plan(settings, contestants())
     read = intakes(plan)
     if show:
-        print("\n".join(at_start(read)))
+        tell(*at_start(read))
     rows = {spec: source.rows for spec, source in plan.sources.items()}
     cells = [*plan.cells, *plan.checks]
     results: dict[Cell, Result] = {}

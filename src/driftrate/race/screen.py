@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from driftrate._terminal import printable, tell
 from driftrate.race.cell import Cell, Result
 from driftrate.race.leaderboard import Leaderboard
 from driftrate.race.words import BY_ROW, duration, figures
@@ -204,7 +205,7 @@ class _Live:
             self._table = table(board, max(5, min(_MOST_ROWS, height - 5)))
 
     def say(self, line: str) -> None:
-        self._live.console.print(line, highlight=False, markup=False)
+        self._live.console.print(printable(line), highlight=False, markup=False)
 
     def end(self) -> None:
         self._live.stop()
@@ -237,8 +238,7 @@ class _Lines:
         self.say(", ".join([*parts, *filter(None, [left]), *_leads(board)]))
 
     def say(self, line: str) -> None:
-        # Not broken to the width that rich takes a file for.
-        print(line, flush=True)
+        tell(line)
 
     def end(self) -> None:
         if self._board is not None and self._board.streams:

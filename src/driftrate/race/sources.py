@@ -209,6 +209,8 @@ def _resolve(spec: str, reading: Reading) -> Source:
         load = _public.river if kind == "river" else _public.openml
         table, fingerprint = load(rest, made)
         return _of_table(spec, table, fingerprint, replace(reading, model=wanted), (spec,))
+    if spec.encode(errors="ignore").decode() != spec:
+        raise DataError(f"{spec}: the path is not UTF-8, which Arrow wants; rename it")
     path = Path(spec)
     made = {"regression": "numbers", "classes": "classes"}.get(reading.task or "", made)
     given = (reading.dropped, reading.kinds, reading.sep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ TEST = (
     "first weights and ties alone."
 )
 
+_ENDED = {"timeout": "ran out of time"}
 # The mark of a method that learns row by row, and what it means.
 BY_ROW = "†"
 BY_ROW_LEGEND = (
@@ -150,7 +152,7 @@ def verdict(board: Leaderboard, stream: str) -> list[str]:
     rows = board.of(stream)
     fine = [row for row in rows if row.status == "ok"]
     if not fine:
-        return [f"No method came through {stream}."]
+        return [f"No method came through {stream}: {_why(rows)}."]
     winner = fine[0]
     if len(fine) == 1:
         return [f"{winner.method} alone came through, with mean loss {figures(winner.loss)}."]
@@ -173,6 +175,22 @@ def verdict(board: Leaderboard, stream: str) -> list[str]:
         front = f"{best[0].method} ({setting_words(best[0])}) leads with {figures(best[0].loss)}"
         lines.append(f"Each at its best of a small grid, chosen in hindsight, {front}.")
     return lines
+
+
+def none_through(board: Leaderboard) -> str:
+    """Return why no method came through a race, in a sentence; empty if one did."""
+    rows = [row for row in board.rows if row.column == "default"]
+    if not rows or any(row.status == "ok" for row in board.rows):
+        return ""
+    return f"No method came through: {_why(rows)}."
+
+
+def _why(rows: Sequence[Row]) -> str:
+    """Return how most of these rows ended, and what one of them says."""
+    ((status, count),) = Counter(row.status for row in rows).most_common(1)
+    one = next(row for row in rows if row.status == status)
+    ended = _ENDED.get(status, status)
+    return f"{count} of {len(rows)} {ended} ({one.method}: {one.message or 'no cause known'})"
 
 
 def _first_sentence(winner: Row, second: Row, lead: Lead) -> str:
@@ -216,8 +234,7 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 def _loss_sentence(winner: Row, ours: Row, lead: Lead | None, count: int) -> str:
     if lead is None:
-        ended = "ran out of time" if ours.status == "timeout" else ours.status
-        return f"{ours.method} {ended} here."
+        return f"{ours.method} {_ENDED.get(ours.status, ours.status)} here."
     leads = f"{winner.method} leads it by {share(lead.share)} ({odds(lead)})"
     return f"{ours.method} is {ordinal(ours.rank or 0)} of {count} here; {leads}."
 
