@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import html
 import json
 import os
 import random
@@ -269,6 +270,26 @@ class TestControlCodes:
         shown = capsys.readouterr().out
         assert shown.count(r"\x1b[31m\x9b2J\x1b]0;x\x07\r\u202e to the worker") == 2
         assert "\x1b[31m" not in shown
+
+
+def test_a_page_shows_names_of_a_file_and_messages_of_a_store_as_text(tmp_path):
+    tag = "<img src=x onerror=1>"
+    rows = np.random.default_rng(0).normal(size=(100, 2))
+    lines = [f"{a:.4f},{b:.4f},{tag if a > 0 else 'b'}" for a, b in rows]
+    path = tmp_path / f"{tag}.csv"
+    path.write_text("\n".join([f"a,{tag},{tag}y", *lines]) + "\n")
+    out = tmp_path / "out"
+    settings = Race([str(path)], target=f"{tag}y", methods=["ader"], limit=0.0, drift=False)
+    race(settings, out, show=False)
+    with sqlite3.connect(out / "race.sqlite") as base:
+        said = f"json_set(result, '$.message', '{tag}', '$.status', 'diverged')"
+        base.execute(f"UPDATE results SET status = 'diverged', result = {said}")
+    base.close()
+    board = race(settings, out, show=False)
+    assert {row.message for row in board.rows} == {tag}
+    page = (out / "index.html").read_text()
+    assert tag not in page
+    assert page.count(html.escape(tag)) > 4
 
 
 class TestBadInput:

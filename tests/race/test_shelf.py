@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from urllib.parse import unquote
 
 import pytest
 
@@ -87,6 +88,42 @@ def test_a_page_of_before_is_kept(tmp_path):
     assert old.name.startswith("unnamed-")
     assert "of an older version" in (old / "index.html").read_text()
     assert "an older race" in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../../out", "..", "/", "{}/outside", "a/b", "", "nul\0", "x" * 300, "a&quot;-0a1b2c3d"],
+)
+def test_a_page_says_no_place_to_write_to(name, tmp_path):
+    """An edited page is kept as one that does not say which race it is of."""
+    out = tmp_path / "inner" / "deep" / "folder"
+    out.mkdir(parents=True)
+    page = f'<h1 data-race="{name.format(tmp_path)}" data-title="edited">'
+    (out / "index.html").write_text(page)
+    (found,) = shelf.put_aside(out, Race([STREAM]))
+    assert found.name.startswith("unnamed-")
+    assert (out / "races" / found.name / "index.html").read_text() == page
+    files = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert {path.relative_to(out).parts[0] for path in files} == {"index.html", "races"}
+    assert [path.name for path in (out / "races").iterdir()] == [found.name]
+
+
+def test_a_page_in_another_encoding_is_kept(tmp_path):
+    (tmp_path / "index.html").write_bytes(b"<h1>caf\xe9</h1>")
+    (found,) = shelf.put_aside(tmp_path, Race([STREAM]))
+    assert "caf\ufffd" in (tmp_path / "races" / found.name / "index.html").read_text()
+
+
+def test_a_race_lies_where_its_folder_says(tmp_path):
+    """Not where its page does; and a folder may have any name."""
+    first = raced(tmp_path)
+    raced(tmp_path, methods=["ader"])
+    (tmp_path / "races" / first).rename(tmp_path / "races" / '100% "mine"')
+    raced(tmp_path, methods=["nlms"])
+    there = {unquote(one) for one in links(tmp_path / "index.html")}
+    assert 'races/100% "mine"/index.html' in there
+    assert len(there) == 2
+    assert all((tmp_path / one).exists() for one in there)
 
 
 def test_an_older_race_keeps_its_time(tmp_path):

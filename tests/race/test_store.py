@@ -120,6 +120,18 @@ class TestClaims:
             monkeypatch.setattr(room, "time", lambda: now + room.STALE_SECONDS + 1)
             assert store.claim(cell())
 
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("beat", 1e12), ("beat", "soon"), ("pid", "me"), ("pid", 2**60)],
+    )
+    def test_one_that_somebody_edited_holds_no_cell(self, store, place, field, value):
+        with CellStore(place) as other:
+            other.claim(cell())
+            if field == "beat":  # of another machine, whose processes cannot be asked for
+                store._base.execute("UPDATE claims SET host = 'elsewhere'")
+            store._base.execute(f"UPDATE claims SET {field} = ?", (value,))
+            assert store.claim(cell())
+
     def test_claims_are_renewed(self, place, monkeypatch):
         monkeypatch.setattr(room, "BEAT_SECONDS", 0.01)
         with CellStore(place) as store:

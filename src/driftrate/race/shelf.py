@@ -18,6 +18,7 @@ from hashlib import sha256
 from html import escape, unescape
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from driftrate._html import write_whole
 from driftrate.race.cell import Reading, canonical
@@ -26,8 +27,8 @@ from driftrate.race.settings import Race
 PAGE = "index.html"
 _TABLES = ("leaderboard.json", "leaderboard.parquet", "reading.json")
 _FOLDER = "races"
-# What a page says of its race, and where it speaks of others.
-_MARK = re.compile(r'<h1 data-race="([^"]*)" data-title="([^"]*)">')
+# What a page says of its race, whose name becomes a folder, and where it speaks of others.
+_MARK = re.compile(r'<h1 data-race="([A-Za-z0-9-]{1,41})" data-title="([^"]*)">')
 _OTHERS = re.compile(r"<!--races-->.*?<!--/races-->", re.DOTALL)
 # They say how a race is played, not what.
 _HOW = ("jobs", "engine", "scheduler", "limit")
@@ -96,7 +97,7 @@ def put_aside(out: Path, settings: Race) -> list[Shelved]:
         for table in _TABLES:
             if (out / table).exists():
                 shutil.copy2(out / table, part / table)
-        text = (out / PAGE).read_text(encoding="utf-8")
+        text = (out / PAGE).read_text(encoding="utf-8", errors="replace")
         back = f'<p class="note races"><a href="../../{PAGE}">The newest race</a></p>'
         write_whole(part / PAGE, _OTHERS.sub(lambda _: back, text))
         os.utime(part / PAGE, (there.written.timestamp(),) * 2)
@@ -105,8 +106,8 @@ def put_aside(out: Path, settings: Race) -> list[Shelved]:
         shutil.rmtree(part, ignore_errors=True)
     # What is run again is the newest, and there only.
     shutil.rmtree(shelf / mine, ignore_errors=True)
-    pages = (_read(page) for page in shelf.glob(f"[!.]*/{PAGE}"))
-    found = [one for one in pages if one is not None]
+    pages = ((page, _read(page)) for page in shelf.glob(f"[!.]*/{PAGE}"))
+    found = [one._replace(name=page.parent.name) for page, one in pages if one is not None]
     return sorted(found, key=lambda one: one.written, reverse=True)
 
 
@@ -126,7 +127,7 @@ def links(shelved: Sequence[Shelved]) -> str:
     if not shelved:
         return "<!--races--><!--/races-->"
     lines = "".join(
-        f'<li><a href="{_FOLDER}/{escape(one.name)}/{PAGE}">{escape(one.title)}</a> '
+        f'<li><a href="{_FOLDER}/{quote(os.fsencode(one.name))}/{PAGE}">{escape(one.title)}</a> '
         f'<span class="tag">{one.written:%Y-%m-%d %H:%M} UTC</span></li>'
         for one in shelved
     )

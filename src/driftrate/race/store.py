@@ -180,15 +180,18 @@ class CellStore:
         return True
 
     def _alive(self, host: str, pid: int, beat: float) -> bool:
-        if time() - beat > STALE_SECONDS:
+        # A row that was edited may hold anything.
+        if not isinstance(beat, float) or abs(time() - beat) > STALE_SECONDS:
             return False
         # Signal 0 asks whether a process is there; on Windows it would end it.
         if host != self._host or os.name != "posix":
             return True
         try:
             os.kill(pid, 0)
-        except OSError as error:
-            return not isinstance(error, ProcessLookupError)
+        except (ProcessLookupError, TypeError, OverflowError):
+            return False
+        except OSError:
+            return True
         return True
 
     def _beat(self) -> None:
