@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -205,3 +206,17 @@ def test_nothing_downloads_but_what_the_page_on_security_names():
     }
     assert found == {"data/cytometry.py", "race/_public.py", "race/networks/digits.py"}
     assert "These three, and no other" in (ROOT / "SECURITY.md").read_text()
+
+
+def test_the_threat_model_names_tests_that_are_there():
+    _, _, model = (ROOT / "SECURITY.md").read_text().partition("\n## Threat model\n")
+    rows = re.findall(r"^\| \*\*(.*)\|$", model, re.MULTILINE)
+    assert len(rows) > 5
+    for row in rows:
+        named = re.findall(r"`(tests/[^`]+)`", row)
+        assert named, row
+        for name in named:
+            path, *parts = name.split("::")
+            there = ast.parse((ROOT / path).read_text()).body
+            for part in parts:
+                (there,) = (one.body for one in there if getattr(one, "name", None) == part)

@@ -152,7 +152,7 @@ def _number(value: float) -> str:
 
 def _tick_y(value: float, low: float, scale: float, log: bool) -> str:
     y = round(_HEIGHT - _BOTTOM - (value - low) * scale)
-    text = _number(float(f"{10**value:.3g}") if log else value)
+    text = _number(float(f"{10 ** min(value, 308.0):.3g}") if log else value)
     return (
         f'<path class="g" d="M{_LEFT} {y}H{_WIDTH - _RIGHT}"/>'
         f'<text x="{_LEFT - 10}" y="{y + 8}" class="n e">{text}</text>'

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from time import time
 from typing import Any, cast, get_args
@@ -253,15 +254,25 @@ def _read(text: bytes) -> Result | None:
     # Rows of version 0.1.0 have none.
     if "check" in result and result.pop("check") != _check(result):
         return None
-    curves = [value for key, value in result.items() if key.endswith(("curve", "curve_steps"))]
-    plain = (float, int)
+    places = result["curve_steps"]
+    curves = [value for key, value in result.items() if key.endswith("curve")]
     fine = (
         result["status"] in get_args(Status)
         and isinstance(result["message"], str)
-        and isinstance(result["steps"], int)
-        and isinstance(result["seconds_per_step"], plain)
-        and all(result[key] is None or isinstance(result[key], plain) for key in _NUMBERS)
-        and all(isinstance(curve, list) for curve in curves)
-        and all(isinstance(value, plain) for curve in curves for value in curve)
+        and _count(result["steps"])
+        and _real(result["seconds_per_step"])
+        and all(result[key] is None or _real(result[key]) for key in _NUMBERS)
+        and all(isinstance(curve, list) for curve in [places, *curves])
+        and all(_real(value) for curve in curves for value in curve)
+        and all(map(_count, places))
+        and all(one < other for one, other in pairwise([0, *places]))
     )
     return cast(Result, result) if fine else None
+
+
+def _count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, float) or _count(value)
