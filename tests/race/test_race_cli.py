@@ -282,7 +282,8 @@ def test_a_page_shows_names_of_a_file_and_messages_of_a_store_as_text(tmp_path):
     settings = Race([str(path)], target=f"{tag}y", methods=["ader"], limit=0.0, drift=False)
     race(settings, out, show=False)
     with sqlite3.connect(out / "race.sqlite") as base:
-        said = f"json_set(json_remove(result, '$.check'), '$.message', '{tag}', '$.status', 'diverged')"
+        said = f"json_set(result, '$.message', '{tag}', '$.status', 'diverged')"
+        said = f"json_remove({said}, '$.check')"
         base.execute(f"UPDATE results SET status = 'diverged', result = {said}")
     base.close()
     board = race(settings, out, show=False)

@@ -216,7 +216,7 @@ class TestFaults:
             json.dumps({**result(), "loss": [1.0]}), json.dumps({**result(), "rate_curve": 1.0}),
             json.dumps({**result(), "loss": 10**400}), json.dumps({**result(), "steps": True}),
             json.dumps({**result(), "curve_steps": [0]}), json.dumps({**result(), "steps": 2**63}),
-            json.dumps({**result(), "curve_steps": [2, 1]}),
+            json.dumps({**result(), "curve_steps": [2, 1]}), "[" * 100_000,
         ],
     )  # fmt: skip
     def test_a_damaged_row_is_dropped_and_played_again(self, store, damaged):

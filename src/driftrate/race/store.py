@@ -247,7 +247,7 @@ def _read(text: bytes) -> Result | None:
     """Return the result that a row holds; None if it is damaged."""
     try:
         result = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(result, dict) or not without_result("ok", "").keys() <= result.keys():
         return None
