@@ -95,6 +95,84 @@ def test_a_state_of_another_optimizer_is_refused():
         pursuit(network()).load_state_dict(saved)
 
 
+def spoiled(saved, name, value):
+    """Return a saved state with another value in one place, None for none."""
+    state = copy.deepcopy(saved)
+    place = state["param_groups"][0] if name in ("lr", "weight_decay") else state["state"][2]
+    if value is None:
+        del place[name]
+    elif callable(value):
+        place[name] = value(place[name])
+    else:
+        place[name] = value
+    return state
+
+
+def one_of(number, at=1):
+    def change(tensor):
+        changed = tensor.clone()
+        changed.view(-1)[at] = number
+        return changed
+
+    return change
+
+
+FIELDS = ["law", "square", "trail", "lead"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("names", "value", "words"),
+    [
+        (FIELDS, None, "parameter 2 has no {}"),
+        (
+            [*FIELDS, "rest"],
+            one_of(float("nan")),
+            "{} of parameter 2 holds a number that is not fin",
+        ),
+        ([*FIELDS, "rest"], one_of(-float("inf")), "{} of parameter 2 holds a number that is not"),
+        (["square", "law"], one_of(-1.0, 2), "{} of parameter 2 holds a number that is .* below 0"),
+        (FIELDS, torch.Tensor.double, "{} of parameter 2 is float64, not float32"),
+        (FIELDS, torch.Tensor.half, "{} of parameter 2 is float16, not float32"),
+        (["rest"], torch.Tensor.float, "rest of parameter 2 is float32, not of 16 bits"),
+        ([*FIELDS, "rest"], torch.Tensor.tolist, r"{} of parameter 2 is \[.*, not a tensor"),
+        ([*FIELDS, "rest"], lambda t: t[:-1], r"{} of parameter 2 is of shape .*, not \("),
+        (["lr", "weight_decay"], None, "{} of group 0 is None"),
+        (["lr", "weight_decay"], float("nan"), "{} of group 0 is nan: it must be finite"),
+        (["lr", "weight_decay"], torch.tensor(float("inf")), r"{} of group 0 is tensor\(inf\)"),
+        (["lr", "weight_decay"], torch.ones(2), r"{} of group 0 is tensor\(\[1"),
+        (["lr", "weight_decay"], -1.0, "{} of group 0 is -1.0"),
+        (["lr", "weight_decay"], "fast", "{} of group 0 is 'fast'"),
+    ],
+)
+def test_a_damaged_state_is_refused_at_load(names, value, words, dtype):
+    net = network(dtype=dtype)
+    optimizer = pursuit(net)
+    train(net, optimizer, range(3))
+    saved, before = optimizer.state_dict(), everything(net, optimizer)
+    for name in names:
+        if name == "rest" and dtype == torch.float32:
+            continue
+        with pytest.raises(StateError, match=words.format(name)):
+            optimizer.load_state_dict(spoiled(saved, name, value))
+        assert same(before, everything(net, optimizer))
+    optimizer.load_state_dict(saved)
+
+
+def test_a_state_tells_its_version():
+    net = network()
+    optimizer = pursuit(net)
+    train(net, optimizer, range(2))
+    saved = optimizer.state_dict()
+    assert saved["version"] == 1
+    with pytest.raises(StateError, match="of version 2; this driftrate reads version 1"):
+        optimizer.load_state_dict({**saved, "version": 2})
+    del saved["version"]  # as of 0.1.0
+    optimizer.load_state_dict(saved)
+    with pytest.raises(StateError, match="not of an optimizer"):
+        optimizer.load_state_dict(saved["state"])
+
+
 @pytest.mark.parametrize("twice", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies_go_on_alike(twice):
     net = network()

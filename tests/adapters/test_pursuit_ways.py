@@ -126,7 +126,7 @@ def test_chunks_are_the_whole():
 def way_of(p, grad=None):
     names = ("square", "trail", "lead")
     state = {name: torch.zeros_like(p, dtype=torch.float32) for name in names}
-    return pursuit_move._way(p, p if grad is None else grad, state)
+    return pursuit_move._way(p, p.clone() if grad is None else grad, state)
 
 
 @compiled
@@ -158,11 +158,11 @@ def test_weights_in_any_layout_and_precision_move_together():
             states.append({"square": zeros[0], "trail": zeros[1] + 1.0, "lead": zeros[2] - 2.0})
         states[3]["rest"] = torch.zeros_like(params[3])
         factors = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
-        with pytest.MonkeyPatch.context() as patch:
-            if only is not None:
-                patch.setattr(pursuit_move, "_way", lambda *_, only=only: only)
-            grads = [p.grad for p in params]
-            signals = pursuit_move.move(params, grads, states, factors, True)
+        grads = [p.grad for p in params]
+        ways = [
+            only or pursuit_move._way(*every) for every in zip(params, grads, states, strict=True)
+        ]
+        signals = pursuit_move.move(ways, params, grads, states, factors, True)
         outcomes.append([signals, *params])
     for one, other in zip(*outcomes, strict=True):
         torch.testing.assert_close(one, other)
@@ -176,7 +176,7 @@ def test_a_step_tells_autograd_that_weights_changed():
     p.grad = torch.ones(3)
     with torch.no_grad():
         state = {name: torch.zeros(3) for name in ("square", "trail", "lead")}
-        pursuit_move.move([p], [p.grad], [state], torch.ones(1, 6), False)
+        pursuit_move.move([pursuit_fast], [p], [p.grad], [state], torch.ones(1, 6), False)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -10,14 +11,19 @@ import torch
 from torch import Tensor
 
 from driftrate.adapters import _pursuit as law
-from driftrate.adapters.torch.pursuit_move import move
+from driftrate.adapters._observe import check_version
+from driftrate.adapters.torch import pursuit_state
+from driftrate.adapters.torch.pursuit_move import chosen, move
 from driftrate.adapters.torch.pursuit_record import Sample
-from driftrate.adapters.torch.sharded import Shards, laid_out, local, shards_of
+from driftrate.adapters.torch.sharded import Shards, local, shards_of
 from driftrate.adapters.torch.sharded_wrapped import is_flattened
 from driftrate.errors import ConfigError, StateError
 
-_SHORT = (torch.bfloat16, torch.float16)
-_TRAINED = (torch.float32, torch.float64, *_SHORT)
+VERSION = 1  # of what is saved; 0.1.0 did not say it
+
+# A tensor that is about to move: the parameter, its state, its way, and what lies here of the
+# parameter, of its gradient and of its state.
+Moving = tuple[Tensor, dict[str, Tensor], ModuleType, Tensor, Tensor, dict[str, Tensor]]
 
 
 class Moved(NamedTuple):
@@ -132,14 +138,9 @@ class Pursuit(torch.optim.Optimizer):
                 loss = closure()
             if sample is not None:
                 sample.keep()
+        moving = self._plan()
         self._start()
-        moved: list[Moved] = []
-        for group in self.param_groups:
-            places: dict[torch.device, list[Tensor]] = {}
-            for p in group["params"]:
-                if p.grad is not None:
-                    places.setdefault(p.device, []).append(p)
-            moved += [self._move(group, taken) for taken in places.values()]
+        moved = [self._move(*some) for some in moving]
         if self._shards is None:
             for one in moved:
                 one.follow(one.signals)
@@ -160,44 +161,61 @@ class Pursuit(torch.optim.Optimizer):
         told = dict(zip(every, table[:, :2].unbind(0), strict=True))
         if any(p.grad is None and p.requires_grad for p in every):  # the only case that is read
             seen = dict(zip(every, table[:, 2].tolist(), strict=True))
-            for group in self.param_groups:
-                absent = [p for p in group["params"] if p.grad is None and seen[p]]
-                moved += [self._move(group, [p], [torch.zeros_like(local(p))]) for p in absent]
+            for index, (group, p) in enumerate(self._members()):
+                if p.grad is None and seen[p]:
+                    still = self._moving(index, p, torch.zeros_like(local(p)))
+                    moved.append(self._move(group, [still]))
         for one in moved:
             one.follow(torch.stack([told[p] for p in one.taken]).to(one.signals.device))
 
-    def _move(
-        self,
-        group: dict[str, Any],
-        taken: Sequence[Tensor],
-        grads: Sequence[Tensor] | None = None,
-    ) -> Moved:
-        """Move tensors of one group and device; their laws are still to follow.
+    def _plan(self) -> list[tuple[dict[str, Any], list[Moving]]]:
+        """Return what is to move, together what is of one group and device.
 
-        Args:
-            group: Theirs.
-            taken: The tensors.
-            grads: What lies here of their gradients, by default what the tensors have.
+        Raises:
+            StateError: Something does not fit; nothing has changed then.
         """
-        states = [self.state[p] for p in taken]
-        for p, state in zip(taken, states, strict=True):
-            if "trail" not in state:
-                state.update(_tensors(p))
-        laws = [state["law"] for state in states]
+        moving, index = [], 0
+        for group in self.param_groups:
+            places: dict[torch.device, list[Moving]] = {}
+            for p in group["params"]:
+                grad = p.grad
+                if self._shards is not None:  # whole, and where another rank may have a gradient
+                    pursuit_state.check(index, p, grad, self.state.get(p, {}))
+                if grad is not None:
+                    places.setdefault(p.device, []).append(self._moving(index, p, grad))
+                index += 1
+            moving += [(group, some) for some in places.values()]
+        return moving
+
+    def _moving(self, index: int, p: Tensor, grad: Tensor) -> Moving:
+        kept = self.state.get(p, {})
+        if len(kept) < 2:  # no more than a law
+            kept = {**kept, **pursuit_state.started(p)}
+        here, state = p, kept
+        if self._shards is not None:
+            here, state = local(p), {name: local(one) for name, one in kept.items()}
+            grad = self._shards.gradient(p) if grad is p.grad else grad
+        way, grad = chosen(index, here, grad, state)
+        return p, kept, way, here, grad, state
+
+    def _move(self, group: dict[str, Any], moving: Sequence[Moving]) -> Moved:
+        """Move tensors of one group and device; their laws are still to follow."""
+        taken, kept, ways, params, grads, states = map(list, zip(*moving, strict=True))
+        laws = []
+        for p, known in zip(taken, kept, strict=True):
+            state = self.state[p]
+            if len(state) < 2:
+                state |= known
+            laws.append(state["law"])
         packed: Any = torch.stack(laws)
         lr, xp = group["lr"], cast("Any", torch)
         if packed.is_cpu:  # a few numbers: numpy takes a third of the time
             packed, lr, xp = packed.numpy(), np.asarray(lr, dtype=np.float32), np
         now = law.Law(*packed.T)
-        factors = torch.as_tensor(law.factors(xp, now, lr, group["weight_decay"]))
-        params, decays = taken, group["weight_decay"] > 0
-        if self._shards is None:
-            grads = cast("list[Tensor]", [p.grad for p in taken])
-        else:
-            params = [local(p) for p in taken]
-            grads = grads or [self._shards.gradient(p) for p in taken]
-            states = [{name: local(t) for name, t in state.items()} for state in states]
-        signals = move(params, grads, states, factors, decays)
+        decay = float(group["weight_decay"])
+        # The ways read single precision, and a number of NumPy's would make it double.
+        factors = torch.as_tensor(law.factors(xp, now, lr, decay), dtype=torch.float32)
+        signals = move(ways, params, grads, states, factors, decay > 0)
         return Moved(taken, laws, now, signals, xp)
 
     @property
@@ -237,23 +255,61 @@ class Pursuit(torch.optim.Optimizer):
                 state["trail"].zero_()
                 state["lead"].zero_()
 
+    @torch.no_grad()
+    def resize(self, param: Tensor) -> None:
+        """Fit the state of a parameter to what it is now: grown, cut, moved or cast.
+
+        What is new starts as new, with zero v, h and u; the rate and all else stays.
+
+        Args:
+            param: One that is trained here, which was given other memory through `.data`.
+
+        Example:
+            >>> table = torch.nn.Embedding(3, 2)
+            >>> optimizer = Pursuit(table.parameters())
+            >>> table(torch.tensor([0])).sum().backward()
+            >>> optimizer.step()
+            >>> table.weight.data = torch.cat([table.weight.data, torch.zeros(1, 2)])
+            >>> optimizer.zero_grad()
+            >>> optimizer.resize(table.weight)
+            >>> table(torch.tensor([3])).sum().backward()
+            >>> optimizer.step()
+        """
+        places = [index for index, p in enumerate(self._all()) if p is param]
+        if not places:
+            raise StateError("resize was given a tensor that is not a parameter of this optimizer")
+        state = self.state.get(param, {})
+        if state:
+            self.state[param] = pursuit_state.resized(places[0], param, state)
+        self._met = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is to be saved, with the version of its form."""
+        return {**super().state_dict(), "version": VERSION}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state, in the precision in which it was saved.
 
         Args:
             state_dict: What `state_dict` returned.
         """
+        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
+            raise StateError("the state is not of an optimizer: load what state_dict() returned")
+        check_version(state_dict.get("version", 1), "state", VERSION)
+        for number, group in enumerate(state_dict["param_groups"]):
+            pursuit_state.check_rates(number, group)
         owners = self._all()
         numbers = [i for group in state_dict["param_groups"] for i in group["params"]]
         saved = [state_dict["state"].get(i) for i in numbers]
         if len(saved) == len(owners):  # else torch says what differs
             for index, (p, one) in enumerate(zip(owners, saved, strict=True)):
-                _check_state(index, p, one)
+                if one is not None:
+                    pursuit_state.check_saved(index, p, one)
         super().load_state_dict(state_dict)
         # Torch casts a state to its parameter's dtype; ours is wider.
         for p, one in zip(owners, saved, strict=True):
             if one is not None:
-                self.state[p] = _restored(p, one)
+                self.state[p] = pursuit_state.restored(p, one)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is copied and pickled: torch takes only what it knows of."""
@@ -262,8 +318,11 @@ class Pursuit(torch.optim.Optimizer):
         own |= {"_shards": None, "_met": False}
         return {**super().__getstate__(), **own}  # type: ignore[no-untyped-call, unused-ignore]
 
+    def _members(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
+        return ((group, p) for group in self.param_groups for p in group["params"])
+
     def _all(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
+        return [p for _, p in self._members()]
 
     def _meet(self) -> None:
         """Find out how the parameters are spread over processes, once."""
@@ -289,46 +348,6 @@ class Pursuit(torch.optim.Optimizer):
                 self.state[p]["law"] = torch.tensor(first, dtype=torch.float32, device=p.device)
 
 
-def _tensors(p: Tensor) -> dict[str, Tensor]:
-    """Return the state of a tensor's coordinates before its first gradient."""
-    state = {name: torch.zeros_like(p, dtype=torch.float32) for name in ("square", "trail", "lead")}
-    if p.dtype in _SHORT:
-        state["rest"] = torch.zeros_like(p)
-    return state
-
-
-def _restored(p: Tensor, saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a copy of a saved state, on the parameter's device and with a rest if it needs one."""
-    state = {}
-    for name, value in saved.items():
-        kind = p.dtype if name == "rest" else torch.float32
-        whole = value if name == "law" else laid_out(value.detach(), p)
-        state[name] = whole.detach().to(device=p.device, dtype=kind, copy=True)
-    if p.dtype not in _SHORT:
-        state.pop("rest", None)
-    elif "trail" in state:
-        state.setdefault("rest", torch.zeros_like(p))
-    return state
-
-
-def _check_state(index: int, p: Tensor, saved: Any) -> None:
-    """Raise `StateError` where a saved state is not one of this parameter."""
-    if saved is None:
-        return
-    known = {"law", "square", "trail", "lead", "rest"}
-    if not isinstance(saved, dict) or "law" not in saved or not known.issuperset(saved):
-        raise StateError(
-            f"the state of parameter {index} is not of Pursuit: load one that Pursuit saved"
-        )
-    for name, value in saved.items():
-        wanted = (law.NUMBERS,) if name == "law" else tuple(p.shape)
-        if tuple(value.shape) != wanted:
-            raise StateError(
-                f"the state's {name} of parameter {index} is of shape {tuple(value.shape)},"
-                f" not {wanted}: load the state of the same model"
-            )
-
-
 def _check(group: dict[str, Any], first: int) -> None:
     """Raise `ConfigError` for a group that cannot be trained; `first` is its first index."""
     lr, decay = group["lr"], group["weight_decay"]
@@ -345,7 +364,7 @@ def _check(group: dict[str, Any], first: int) -> None:
                 f"parameter {index} is sharded by FullyShardedDataParallel, which hides its shape"
                 " from the optimizer: Pursuit trains models of fully_shard (torch 2.6)"
             )
-        if p.dtype not in _TRAINED:
+        if p.dtype not in pursuit_state.TRAINED:
             kind = str(p.dtype).removeprefix("torch.")
             raise ConfigError(
                 f"parameter {index} of shape {tuple(p.shape)} is {kind}:"

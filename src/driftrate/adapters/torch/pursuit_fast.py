@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ def takes(p: Tensor, grad: Tensor) -> bool:
     return p.is_cpu and p.dtype == grad.dtype == torch.float32 and compiled() is not None
 
 
+def apart(spans: Iterable[tuple[int, int]]) -> bool:
+    """Whether no two spans of memory, starts and sizes, share any."""
+    every = sorted(spans)
+    return all(start + size <= then for (start, size), (then, _) in pairwise(every))
+
+
 def move(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
@@ -84,8 +91,8 @@ def move(
     counts = []
     row = factors.data_ptr()
     for p, grad, state, decay in zip(params, grads, states, decays, strict=True):
-        size, w, g = p.numel(), p.data_ptr(), grad.data_ptr()
-        v, h, u = (state[name].data_ptr() for name in ("square", "trail", "lead"))
+        size, w, g, v = p.numel(), p.data_ptr(), grad.data_ptr(), state["square"].data_ptr()
+        h, u = state["trail"].data_ptr(), state["lead"].data_ptr()
         for start in range(0, size, _PIECE):
             at, count = 4 * start, min(_PIECE, size - start)  # four bytes a number
             pieces.append((w + at, g + at, v + at, h + at, u + at, row, count, decay))
@@ -94,12 +101,16 @@ def move(
         torch.autograd.graph.increment_version(p)
     workers = torch.get_num_threads()
     sums = np.zeros((len(pieces), 2))
-    places = [sums.ctypes.data + 16 * i for i in range(len(pieces))]  # two doubles each
-    if workers > 1 and len(pieces) > len(params):
+    first = sums.ctypes.data
+    places = range(first, first + 16 * len(pieces), 16)  # two doubles each
+    many = workers > 1 and len(pieces) > len(params)
+    # What shares memory is moved in order.
+    if many and apart((start, 4 * piece[6]) for piece in pieces for start in piece[:5]):
         list(_threads(workers).map(lambda piece, place: one(*piece, place), pieces, places))
     else:
         for piece, place in zip(pieces, places, strict=True):
             one(*piece, place)
-    parts = iter(sums)
-    signals = [sum((next(parts) for _ in range(count)), np.zeros(2)) for count in counts]
-    return torch.from_numpy(np.array(signals, dtype=np.float32).reshape(-1, 2))
+    if counts != [1] * len(counts):
+        parts = iter(sums)
+        sums = np.array([sum((next(parts) for _ in range(n)), np.zeros(2)) for n in counts])
+    return torch.from_numpy(sums.astype(np.float32))
