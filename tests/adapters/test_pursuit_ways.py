@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
+import tempfile
+import time
 
 import pytest
 
@@ -181,15 +185,87 @@ def test_a_step_tells_autograd_that_weights_changed():
         product.backward()
 
 
-def test_without_a_compiler_the_readable_step_is_taken(monkeypatch):
-    monkeypatch.setenv("CC", "no-such-compiler")
-    pursuit_fast.compiled.cache_clear()
-    try:
-        assert pursuit_fast.compiled() is None
-        assert way_of(torch.zeros(3)) is pursuit_step
-    finally:
-        monkeypatch.undo()
+@pytest.fixture
+def anew(monkeypatch, caplog):
+    """Return a function that compiles anew and returns what was found and what was logged."""
+
+    def anew():
         pursuit_fast.compiled.cache_clear()
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "driftrate"):
+            found = [pursuit_fast.compiled() for _ in range(2)]
+            assert way_of(torch.zeros(3)) is (pursuit_fast if found[1] else pursuit_step)
+        (said,) = caplog.records  # once
+        return found[0], said.levelname, said.getMessage()
+
+    yield anew
+    monkeypatch.undo()
+    pursuit_fast.compiled.cache_clear()
+
+
+def script(folder, *lines):
+    path = folder / "my compiler"
+    path.write_text("\n".join(("#!/bin/sh", *lines)))
+    path.chmod(0o755)
+    return shlex.quote(str(path))
+
+
+def test_without_a_compiler_the_readable_step_is_taken(anew, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler -O3")
+    found, level, said = anew()
+    assert (found, level) == (None, "WARNING")
+    assert "as written" in said
+    assert "no C compiler 'no-such-compiler'" in said
+
+
+@compiled
+def test_a_compiler_with_words_of_its_own_is_taken(anew, monkeypatch, tmp_path):
+    """As `ccache gcc`."""
+    cc, wrapper = os.environ.get("CC") or "cc", script(tmp_path, 'exec "$@"')
+    monkeypatch.setenv("CC", f"{wrapper} {cc}")
+    found, level, said = anew()
+    assert found is not None
+    assert level == "INFO"
+    assert said.endswith(f"{cc} has compiled")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["sleep 60 & sleep 60"], "has not ended after 1 s"),  # it, and what it has started
+        (["cat"], "pursuit.so"),  # it would wait for what nobody types
+        (["exit 3"], "exit status 3"),
+    ],
+)
+def test_a_compiler_that_fails_is_told_of_once(anew, monkeypatch, tmp_path, lines, words):
+    monkeypatch.setenv("CC", script(tmp_path, *lines))
+    monkeypatch.setattr(pursuit_fast, "_LIMIT", 1.0)
+    start = time.monotonic()
+    found, level, said = anew()
+    assert (found, level) == (None, "WARNING")
+    assert words in said
+    assert time.monotonic() - start < 10
+
+
+@compiled
+def test_a_library_without_the_step_is_told_of_once(anew, monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -Dpursuit_move=another")
+    found, level, said = anew()
+    assert (found, level) == (None, "WARNING")
+    assert "pursuit_move" in said
+
+
+def test_without_a_folder_to_write_to_the_readable_step_is_taken(anew, monkeypatch):
+    """As in a read-only container."""
+
+    def none():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", none)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    found, level, said = anew()
+    assert (found, level) == (None, "WARNING")
+    assert "No usable temporary directory" in said
 
 
 def test_the_constants_are_the_laws():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -27,16 +31,36 @@ _FLAGS += ["-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"]
 # Sums are of pieces of this size, in order: they do not depend on the number of threads.
 _PIECE = 1 << 18
 
+# Seconds for the compiler: it needs a fraction of one, on a busy machine a few.
+_LIMIT = 15.0
+
+LOG = logging.getLogger("driftrate")
+
 Move = Callable[..., None]
 Piece = tuple[Any, ...]
 
 
 @lru_cache(maxsize=1)
 def compiled() -> Move | None:
-    """Return the C function, compiled for this machine at the first call; None if it cannot be."""
-    compiler = shutil.which(os.environ.get("CC") or "cc")
-    if compiler is None:
+    """Return the C function, compiled for this machine at the first call; None if it cannot be.
+
+    Which of both it is, and why, is logged once.
+    """
+    try:
+        call = shlex.split(os.environ.get("CC") or "") or ["cc"]
+        if shutil.which(call[0]) is None:
+            raise FileNotFoundError(f"there is no C compiler {call[0]!r}: install one or set CC")
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            move = _loaded(call, os.path.join(folder, "pursuit.so"))
+    except (AttributeError, OSError, ValueError, subprocess.SubprocessError) as error:
+        LOG.warning("Pursuit takes the step as written, several times slower: %s", error)
         return None
+    LOG.info("Pursuit takes the step that %s has compiled", shlex.join(call))
+    return move
+
+
+def _loaded(compiler: Sequence[str], library: str) -> Move:
+    """Return the function of the library that a compiler has made."""
     numbers = {
         "KEEP": law.KEEP,
         "FORGET": 1 - law.KEEP,
@@ -45,20 +69,34 @@ def compiled() -> Move | None:
         "LARGEST": law.LARGEST,
     }
     given = [f"-D{name}=((float){value!r})" for name, value in numbers.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        library = os.path.join(folder, "pursuit.so")
-        for machine in (["-march=native"], []):  # not every compiler knows its machine
-            call = [compiler, *_FLAGS, *machine, *given, str(_SOURCE), "-o", library, "-lm"]
-            try:
-                subprocess.run(call, check=True, capture_output=True, timeout=60)
-                # Once loaded, the file may go.
-                move: Any = ctypes.CDLL(library).pursuit_move
-            except (OSError, subprocess.SubprocessError):
-                continue
-            move.restype = None
-            move.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64, ctypes.c_int, ctypes.c_void_p]
-            return move  # type: ignore[no-any-return]
-    return None
+    call = [*compiler, *_FLAGS, *given, str(_SOURCE), "-o", library, "-lm"]
+    end = time.monotonic() + _LIMIT
+    try:
+        _run([*call, "-march=native"], end)
+    except subprocess.CalledProcessError:  # not every compiler knows its machine
+        _run(call, end)
+    move: Any = ctypes.CDLL(library).pursuit_move  # once loaded, the file may go
+    move.restype = None
+    move.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64, ctypes.c_int, ctypes.c_void_p]
+    return move  # type: ignore[no-any-return]
+
+
+def _run(call: Sequence[str], end: float) -> None:
+    """Run a compiler; at the end of its time it is killed, with all that it has started."""
+    nothing = subprocess.DEVNULL  # a pipe would be waited for as long as any child holds it
+    with subprocess.Popen(
+        call, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    ) as process:
+        try:
+            code = process.wait(max(end - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{call[0]} has not ended after {_LIMIT:.0f} s") from None
+        finally:
+            if process.poll() is None and os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+    if code:
+        raise subprocess.CalledProcessError(code, call[0])
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from driftrate.adapters import _pursuit as law
+from driftrate.adapters.torch import pursuit_fast
 
 try:
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -89,6 +90,7 @@ else:
 
 # Among the fastest of the launches tried on an H200: with four warps a weight waits longer.
 _BLOCK, _WARPS = 1024, 8
+_KINDS = (torch.float32, torch.bfloat16, torch.float16)
 # So many programs a processor of the device hide each other's waiting for memory.
 _EACH = 4
 
@@ -102,8 +104,24 @@ def _programs(place: torch.device) -> int:
 
 def takes(p: Tensor, grad: Tensor) -> bool:
     """Whether the kernel can move these weights."""
-    short = (torch.float32, torch.bfloat16, torch.float16)
-    return available and p.is_cuda and p.dtype in short and grad.dtype in short
+    if not (available and p.is_cuda and p.dtype in _KINDS and grad.dtype in _KINDS):
+        return False
+    return _compiles(p.device, p.dtype)
+
+
+@lru_cache
+def _compiles(place: torch.device, kind: torch.dtype) -> bool:
+    """Whether Triton compiles here, for which it needs a C compiler and a folder of its own."""
+    p = torch.zeros(16, dtype=kind, device=place)
+    state: dict[str, Any] = {name: p.float() for name in ("square", "trail", "lead")}
+    if kind != torch.float32:
+        state["rest"] = p.clone()
+    try:
+        move([p], [p.clone()], [state], torch.zeros(1, 6, device=place), [True])
+    except Exception as error:  # whatever it lacks
+        pursuit_fast.LOG.warning("Pursuit takes the step as written on %s: %s", place, error)
+        return False
+    return True
 
 
 def move(
