@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from driftrate.errors import ConfigError
+from driftrate.errors import ConfigError, StateError
 from driftrate.keras import Pursuit
 
 # Keras reads its variables in a way that NumPy 2.4 frowns upon.
@@ -147,3 +147,62 @@ def test_coordinates_that_are_not_finite_are_skipped():
     want = step(Pursuit(), np.zeros(3), [good * [0, 1, 1], good * [0, 1, 1], good])
     np.testing.assert_allclose(found, want)
     assert np.all(np.isfinite(found))
+
+
+def test_a_variable_that_grew_is_refused():
+    model = network(Pursuit())
+    fit(model)
+    *others, kernel, _ = model.trainable_variables
+    optimizer = model.optimizer
+    grads = [keras.ops.ones(one.shape) for one in model.trainable_variables]
+    kernel.value.data = kernel.value.data.repeat(2, 1)
+    kept = [*optimizer.variables, *others]
+    before = [np.array(one.value.tolist()) for one in kept]
+    words = r"kernel is of shape \(16, 1\), its gradient or state of \(8, 1\)"
+    with pytest.raises(StateError, match=words):
+        optimizer.apply(grads, model.trainable_variables)
+    assert all(map(np.array_equal, before, (np.array(one.value.tolist()) for one in kept)))
+
+
+def spoil(number, place=1):
+    def change(array):
+        array = array.copy()
+        array.reshape(-1)[place] = number
+        return array
+
+    return change
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("law", spoil(np.nan), "not finite"),
+        ("law", spoil(-1.0, 2), "below 0"),
+        ("square", spoil(-1.0), "below 0"),
+        ("trail", spoil(np.inf), "not finite"),
+        ("lead", spoil(np.nan), "not finite"),
+        ("learning_rate", spoil(np.nan, 0), "not finite"),
+        ("lead", lambda array: array[:-1], r"float32\(.*\), not float32\("),
+        ("square", lambda array: array.astype(np.float16), "is float16"),
+        ("law", None, "state has 17 variables|state has 21 variables"),
+    ],
+)
+def test_a_damaged_state_is_refused_at_load(name, change, words, dtype):
+    """As one of another version; 0.1.0 told none."""
+    model, store = network(Pursuit(), dtype), {}
+    optimizer = model.optimizer
+    optimizer.build(model.trainable_variables)
+    optimizer.save_own_variables(store)
+    assert store["version"] == 1
+    optimizer.load_own_variables({**store})
+    optimizer.load_own_variables({key: one for key, one in store.items() if key != "version"})
+    with pytest.raises(StateError, match="of version 2; this driftrate reads version 1"):
+        optimizer.load_own_variables({**store, "version": np.array(2)})
+    place = next(str(i) for i, one in enumerate(optimizer.variables) if one.path.endswith(name))
+    if change is None:
+        del store[place]
+    else:
+        store[place] = change(store[place])
+    with pytest.raises(StateError, match=words):
+        optimizer.load_own_variables(store)

@@ -12,7 +12,7 @@ import pytest
 
 from driftrate.adapters import _pursuit as law
 from driftrate.errors import ConfigError, StateError
-from driftrate.optax import notify_shift, pursuit, record
+from driftrate.optax import load, notify_shift, pursuit, record
 
 
 def first(dtype=jnp.float32):
@@ -237,3 +237,56 @@ def test_what_belongs_to_a_weight_is_known():
     marked = optax.tree_map_params(optimizer, lambda leaf: "weight", optimizer.init(params))
     assert marked.square == marked.trail == marked.lead == {"kernel": "weight", "bias": "weight"}
     assert marked.law.shape == (2, law.NUMBERS)
+
+
+def longer(tree, rows=2):
+    return tree | {"kernel": jnp.concatenate([tree["kernel"], 0 * tree["kernel"][:rows]])}
+
+
+@pytest.mark.parametrize("way", [jax.jit, lambda update: update])
+def test_weights_that_grew_are_refused_and_told_how_to_grow(way):
+    optimizer = pursuit()
+    params, state = play(optimizer, first(), 3)
+    update = way(optimizer.update)
+    words = r"square\['kernel'\] is float32\(6, 3\), not float32\(8, 3\): .* append zeros"
+    with pytest.raises(StateError, match=words):
+        update(longer(gradient(0)), state, longer(params))
+    with pytest.raises(
+        StateError, match=r"weights\['kernel'\] are of shape \(6, 3\), their gradient"
+    ):
+        update(longer(gradient(0)), state, params)
+    with pytest.raises(StateError, match=r"rest\['bias'\] is None, not bfloat16\(3,\)"):
+        update(gradient(0), state, jax.tree.map(lambda w: w.astype(jnp.bfloat16), params))
+    grown = {name: longer(getattr(state, name)) for name in ("square", "trail", "lead")}
+    after, _ = update(longer(gradient(0)), state._replace(**grown), longer(params))
+    plain, _ = update(gradient(0), state, params)
+    same(after["kernel"][:6], plain["kernel"])
+
+
+def test_a_state_tells_its_version():
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), pursuit())
+    params, state = play(optimizer, first(), 3)
+    fresh = optimizer.init(params)
+    assert int(state[1].version) == 1
+    old = state[1]._replace(version=())  # as of 0.1.0
+    for saved in ((state[0], old), jax.tree.leaves(old)):
+        loaded = load(saved, like=fresh)
+        assert int(loaded[1].version) == 1
+        same(loaded, state)
+    newer = state[1]._replace(version=jnp.array(2))
+    with pytest.raises(StateError, match="of version 2; this driftrate reads version 1"):
+        load((state[0], newer), like=fresh)
+
+
+@pytest.mark.parametrize("name", ["law", "square", "trail", "lead", "rest"])
+@pytest.mark.parametrize("number", [jnp.nan, jnp.inf, -1.0])
+def test_a_damaged_state_is_refused_at_load(name, number):
+    optimizer = pursuit()
+    params, state = play(optimizer, first(jnp.bfloat16), 3, lambda t: gradient(t, jnp.bfloat16))
+    fresh = optimizer.init(params)
+    same(load(state, like=fresh), state)
+    if number == -1.0 and name not in ("law", "square"):
+        return
+    spoiled = jax.tree.map(lambda x: x.at[(0,) * x.ndim].set(number), getattr(state, name))
+    with pytest.raises(StateError, match="not finite or below 0"):
+        load(state._replace(**{name: spoiled}), like=fresh)

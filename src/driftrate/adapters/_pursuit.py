@@ -111,6 +111,23 @@ class Law:
 
 
 NUMBERS = len(fields(Law))
+VERSION = 1  # of what an optimizer saves; 0.1.0 did not say it
+
+
+def sound(xp: Any, law: Law) -> Any:
+    """Return whether a law's numbers are finite and, all but log c, not below 0.
+
+    Args:
+        xp: A namespace with `all`, `isfinite` and `stack`.
+        law: Of one tensor or of many.
+
+    Example:
+        >>> import numpy as np
+        >>> bool(sound(np, Law.start(0.05))), bool(sound(np, Law.start(float("nan"))))
+        (True, False)
+    """
+    numbers = law.stacked(xp)
+    return xp.all(xp.isfinite(numbers)) & xp.all(replace(law, log_rate=law.scale).stacked(xp) >= 0)
 
 
 def scale(xp: Any, shape: Sequence[int], rms: Any) -> Any:

@@ -12,7 +12,8 @@ from array_api_compat import array_namespace
 from keras import ops
 
 from driftrate.adapters import _pursuit as law
-from driftrate.errors import ConfigError
+from driftrate.adapters._observe import check_version
+from driftrate.errors import ConfigError, StateError
 from driftrate.schedules.base import Array
 
 # Bits of the exponent and of the mantissa.
@@ -87,6 +88,20 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
             short = one.dtype in _SHORT
             self._rests.append(self._add(one, "rest", one.dtype) if short else None)
 
+    def _backend_apply_gradients(
+        self, grads: Sequence[Array], trainable_variables: Sequence[keras.Variable]
+    ) -> None:
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            shape, place = tuple(variable.value.shape), self._get_variable_index(variable)
+            kept = (one[place].value for one in (self._squares, self._trails, self._leads))
+            for one in (gradient, *kept):
+                if tuple(one.shape) != shape:
+                    raise StateError(
+                        f"Pursuit: {variable.path} is of shape {shape}, its gradient or state of"
+                        f" {tuple(one.shape)}: compile a model that has grown with a new Pursuit"
+                    )
+        super()._backend_apply_gradients(grads, trainable_variables)
+
     def update_step(self, gradient: Array, variable: keras.Variable, learning_rate: Array) -> None:
         """Move one variable."""
         place = self._get_variable_index(variable)
@@ -122,6 +137,36 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
             rest.assign(xp.where(moved == whole, rest.value, dropped))
             moved = kept
         variable.assign(ops.cast(moved, variable.dtype))
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the state, with the version of its form."""
+        super().save_own_variables(store)
+        store["version"] = np.array(law.VERSION)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Take over a saved state, after a look at each of its variables."""
+        saved = {name: np.asarray(store[name]) for name in store.keys()}  # noqa: SIM118  no dict
+        check_version(int(saved.pop("version", 1)), "state", law.VERSION)
+        if self.built and len(saved) != len(self.variables):
+            raise StateError(
+                f"Pursuit: the saved state has {len(saved)} variables, that of this model has"
+                f" {len(self.variables)}: load that of the same model"
+            )
+        for place, one in enumerate(self.variables if self.built else ()):
+            new = saved[str(place)]
+            if (new.shape, str(new.dtype)) != (tuple(one.shape), one.dtype):
+                raise StateError(
+                    f"Pursuit: the saved {one.path} is {new.dtype}{new.shape}, not"
+                    f" {one.dtype}{tuple(one.shape)}: load the state of the same model"
+                )
+            new = new.astype(np.float64)
+            good = law.sound(np, law.Law(*new)) if _has(self._laws, one) else np.isfinite(new).all()
+            if not good or (_has(self._squares, one) and (new < 0).any()):
+                raise StateError(
+                    f"Pursuit: the saved {one.path} holds a number that is not finite or below 0:"
+                    " load a state of before"
+                )
+        super().load_own_variables(saved)
 
     def notify_shift(self, policy: str = "reset") -> None:
         """Say that the data have shifted.
@@ -177,6 +222,10 @@ class Pursuit(keras.optimizers.Optimizer):  # type: ignore[misc]
             **({} if layout is None else {"layout": layout}),
             name=f"{like.path.replace('/', '_')}_{name}",
         )
+
+
+def _has(variables: Sequence[keras.Variable], one: keras.Variable) -> bool:
+    return any(one is other for other in variables)
 
 
 def _rms(variable: keras.Variable) -> float:

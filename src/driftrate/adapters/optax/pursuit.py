@@ -27,6 +27,7 @@ class PursuitState(NamedTuple):
     trail: Tree  # h
     lead: Tree  # u
     rest: Tree  # what 16-bit weights dropped; None beside wider ones
+    version: Array | tuple[()] = ()  # of this record, for `load`; 0.1.0 had none
 
 
 def pursuit(
@@ -103,6 +104,7 @@ def pursuit(
             trail=jax.tree.map(_still, params),
             lead=jax.tree.map(_still, params),
             rest=jax.tree.map(lambda p: jnp.zeros_like(p) if _short(p) else None, params),
+            version=jnp.full((), law.VERSION, jnp.int32),
         )
 
     def update(
@@ -116,6 +118,11 @@ def pursuit(
             structure.flatten_up_to(tree)
             for tree in (updates, state.square, state.trail, state.lead, state.rest)
         )
+        every = weights, gradients, squares, trails, leads, rests
+        for (path, _), *some in zip(
+            jax.tree_util.tree_leaves_with_path(params), *every, strict=True
+        ):
+            _check(jax.tree_util.keystr(path), *some)
         rate = learning_rate(state.count) if callable(learning_rate) else learning_rate
         now = law.Law(*state.law.T)
         factors = law.factors(jnp, now, rate, weight_decay)
@@ -154,6 +161,7 @@ def pursuit(
             trail=jax.tree.unflatten(structure, trails),
             lead=jax.tree.unflatten(structure, leads),
             rest=jax.tree.unflatten(structure, rests),
+            version=state.version,
         )
 
     return optax.GradientTransformation(init, update)
@@ -166,6 +174,35 @@ def told(state: PursuitState, policy: str) -> PursuitState:
     after = law.renewed(jnp, law.Law(*state.law.T)).stacked(jnp)
     trail, lead = (jax.tree.map(jnp.zeros_like, one) for one in (state.trail, state.lead))
     return state._replace(law=after, trail=trail, lead=lead)
+
+
+def sound(state: PursuitState) -> bool:
+    """Return whether a state that was saved holds numbers that can be gone on from."""
+    kept = jax.tree.leaves(state._replace(law=()))
+    squares = jax.tree.leaves(state.square)
+    return (
+        bool(law.sound(jnp, law.Law(*state.law.T)))
+        and all(bool(jnp.all(jnp.isfinite(one))) for one in kept)
+        and all(bool(jnp.all(one >= 0)) for one in squares)
+    )
+
+
+def _check(where: str, p: Array, gradient: Array | None, *kept: Array | None) -> None:
+    """Raise `StateError` where something is of another shape or type than the weights."""
+    if gradient is not None and jnp.shape(gradient) != p.shape:
+        raise StateError(
+            f"pursuit: the weights{where} are of shape {p.shape}, their gradient of"
+            f" {jnp.shape(gradient)}: take it at these weights"
+        )
+    kinds = [jnp.promote_types(p.dtype, jnp.float32)] * 3 + [p.dtype if _short(p) else None]
+    for name, one, kind in zip(("square", "trail", "lead", "rest"), kept, kinds, strict=True):
+        has = None if one is None else f"{one.dtype}{one.shape}"
+        wanted = None if kind is None else f"{kind}{p.shape}"
+        if has != wanted:
+            raise StateError(
+                f"pursuit: {name}{where} is {has}, not {wanted}: where weights have grown, append"
+                " zeros to their square, trail, lead and rest; or begin anew with init(params)"
+            )
 
 
 def _rms(leaf: Array, kind: Any) -> Array:

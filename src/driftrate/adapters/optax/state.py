@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from driftrate.adapters import _pursuit as law
 from driftrate.adapters._observe import KEYS, Policy, blend, mixed, policies, stamp
 from driftrate.adapters._observe import check_version as _check_version
-from driftrate.adapters.optax.pursuit import PursuitState, told
+from driftrate.adapters.optax.pursuit import PursuitState, sound, told
 from driftrate.adapters.optax.trees import Tree, inexact, nodes
 from driftrate.errors import StateError
 from driftrate.schedules.base import Array, Schedule, State
@@ -167,6 +168,10 @@ def load(saved: Tree, like: Tree) -> Tree:
         >>> print(record(load(jax.tree.leaves(state), like=fresh))["rate"])
         0.5
     """
+    first = _renewed(like, lambda one: one._replace(version=()))
+    if len(jax.tree.leaves(saved)) == len(jax.tree.leaves(first)) < len(jax.tree.leaves(like)):
+        version = jnp.ones((), jnp.int32)  # of 0.1.0, which did not save it
+        return _renewed(load(saved, first), lambda one: one._replace(version=version))
     places, structure = jax.tree_util.tree_flatten_with_path(like)
     restored = []
     for (path, fresh), leaf in zip(places, _arranged(saved, places), strict=True):
@@ -185,7 +190,24 @@ def load(saved: Tree, like: Tree) -> Tree:
             _check_version(int(version))
         if np.any(old.stamp != new.stamp):
             raise StateError("load: the state is of another schedule than that of `like`")
+    for node in nodes(state, PursuitState):
+        for version in np.unique(node.version):
+            _check_version(int(version), "state", law.VERSION)
+        if not sound(node):
+            raise StateError(
+                "load: the state of pursuit holds a number that is not finite or below 0: load one"
+                " of before"
+            )
     return state
+
+
+def _renewed(tree: Tree, change: Callable[[PursuitState], PursuitState]) -> Tree:
+    """Return a state in which those of `pursuit` are changed."""
+
+    def ours(one: Any) -> bool:
+        return isinstance(one, PursuitState)
+
+    return jax.tree.map(lambda one: change(one) if ours(one) else one, tree, is_leaf=ours)
 
 
 def _laid(array: np.ndarray[Any, Any], fresh: Any) -> Array:

@@ -19,8 +19,6 @@ from driftrate.adapters.torch.sharded import Shards, local, shards_of
 from driftrate.adapters.torch.sharded_wrapped import is_flattened
 from driftrate.errors import ConfigError, StateError
 
-VERSION = 1  # of what is saved; 0.1.0 did not say it
-
 # A tensor that is about to move: the parameter, its state, its way, and what lies here of the
 # parameter, of its gradient and of its state.
 Moving = tuple[Tensor, dict[str, Tensor], ModuleType, Tensor, Tensor, dict[str, Tensor]]
@@ -285,7 +283,7 @@ class Pursuit(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is to be saved, with the version of its form."""
-        return {**super().state_dict(), "version": VERSION}
+        return {**super().state_dict(), "version": law.VERSION}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state, in the precision in which it was saved.
@@ -295,7 +293,7 @@ class Pursuit(torch.optim.Optimizer):
         """
         if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
             raise StateError("the state is not of an optimizer: load what state_dict() returned")
-        check_version(state_dict.get("version", 1), "state", VERSION)
+        check_version(state_dict.get("version", 1), "state", law.VERSION)
         for number, group in enumerate(state_dict["param_groups"]):
             pursuit_state.check_rates(number, group)
         owners = self._all()

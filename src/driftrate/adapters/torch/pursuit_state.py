@@ -97,12 +97,8 @@ def check_saved(index: int, p: Tensor, state: Any) -> None:
         raise StateError(f"parameter {index} has no law in its state: {how}")
     for name, value in state.items():
         here = local(value)
-        good = here.isfinite().all()
-        if name == "square":
-            good &= (here >= 0).all()
-        if name == "law":  # all but log c are counts, sizes or shares
-            good &= (here[[0, *range(2, law.NUMBERS)]] >= 0).all()
-        if not good:
+        good = law.sound(torch, law.Law(*here)) if name == "law" else here.isfinite().all()
+        if not good or (name == "square" and (here < 0).any()):
             raise StateError(
                 f"the {name} of parameter {index} holds a number that is not finite or below 0:"
                 " load a state of before"
