@@ -71,6 +71,11 @@ gpu: ## The tests that need CUDA, with the torch of GPU_PYTHON (python3 if not s
 	$(GPU_PATH) $(GPU_PYTHON) -m pytest --noconftest -rs -m gpu \
 	  tests/adapters/test_on_gpu.py tests/adapters/test_pursuit_on_gpu.py \
 	  tests/simulation/test_fused_on_gpu.py
+	@if command -v compute-sanitizer >/dev/null; then \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(GPU_PATH) compute-sanitizer --error-exitcode 9 \
+	    $(GPU_PYTHON) -m pytest --noconftest -q -m gpu tests/adapters/test_pursuit_on_gpu.py \
+	    -k 'readable or resized'; \
+	else echo 'no compute-sanitizer here: the kernel was not watched'; fi
 
 coverage: $(READY) ## The tests again, counting the lines they reach: three times as slow
 	$(BIN)/pytest -n 2 --dist loadscope --cov --cov-report=term:skip-covered

@@ -25,7 +25,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import driftrate as dr
 import driftrate.torch
-from driftrate.errors import ConfigError
+from driftrate.errors import ConfigError, StateError
 
 CHECKS = {}
 
@@ -170,6 +170,32 @@ def pursuit_in_sixteen_bits(out):
     for p in net.parameters():
         assert optimizer.state[p]["rest"].placements == p.placements
         assert problem.whole(p).isfinite().all()
+
+
+@check
+def pursuit_refuses_what_does_not_fit(out):
+    """On every rank, also where the part that lies here is as long as it should be."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    rows = 2 * dist.get_world_size()
+    p = torch.nn.Parameter(distribute_tensor(torch.randn(rows, 3), mesh, [Shard(0)]))
+    optimizer = driftrate.torch.Pursuit([p])
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    state, law = optimizer.state[p], optimizer.state[p]["law"].clone()
+    short = distribute_tensor(torch.rand(rows - 1, 3), mesh, [Shard(0)])
+    copied = distribute_tensor(torch.rand(rows, 3), mesh, [Replicate()])
+    for wrong, words in ((short, "of shape"), (copied, "spread as")):
+        state["trail"], before = wrong, p.to_local().clone()
+        with pytest.raises(StateError, match=rf"trail of parameter 0 is {words} .*resize\(param\)"):
+            optimizer.step()
+        assert torch.equal(p.to_local(), before)
+        optimizer.resize(p)
+        state = optimizer.state[p]
+        assert torch.equal(problem.whole(state["trail"])[: len(wrong)], problem.whole(wrong))
+        assert state["trail"].placements == p.placements
+    assert torch.equal(state["law"], law)
+    optimizer.step()
 
 
 def counted(optimizer, net, way="fsdp", extra=None):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +14,7 @@ torch = pytest.importorskip("torch")
 import driftrate.torch  # noqa: E402
 from driftrate.adapters import _pursuit as law  # noqa: E402
 from driftrate.adapters.torch import pursuit_kernel, pursuit_move, pursuit_step  # noqa: E402
+from driftrate.errors import StateError  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -180,3 +184,63 @@ def test_a_step_that_the_loss_scaler_skips_leaves_all_as_it_was():
         after = loop.everything()
         kept = len(before) == len(after) and all(map(torch.equal, before, after))
         assert kept == (number == 4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_table_that_grew_is_refused_until_its_state_is_resized(dtype):
+    """The kernel would write past the end of the state."""
+    p = torch.nn.Parameter(torch.randn(10, 16, dtype=dtype, device="cuda"))
+    optimizer = driftrate.torch.Pursuit([p])
+    for rows in (10, 4010, 7):
+        p.grad = None
+        p.data = torch.randn(rows, 16, dtype=dtype, device="cuda")
+        p.grad = torch.randn_like(p)
+        if rows != 10:
+            before = [t.clone() for t in (p.detach(), *optimizer.state[p].values())]
+            with pytest.raises(StateError, match=r"square of parameter 0 is of shape .*resize"):
+                optimizer.step()
+            assert all(map(torch.equal, before, (p.detach(), *optimizer.state[p].values())))
+            optimizer.resize(p)
+        optimizer.step()
+        assert pursuit_move._way(p, p.grad, optimizer.state[p]) is pursuit_kernel
+    p.data = p.data.cpu()
+    p.grad = torch.ones_like(p)
+    with pytest.raises(StateError, match="law of parameter 0 is on cuda:0, not cpu"):
+        optimizer.step()
+    optimizer.resize(p)
+    optimizer.step()
+    assert bool(p.isfinite().all())
+
+
+def test_memory_that_is_shared_goes_the_written_way():
+    memory = torch.randn(101, device="cuda")
+    p = torch.nn.Parameter(memory[1:])
+    state = {name: torch.zeros(100, device="cuda") for name in ("square", "trail", "lead")}
+    assert pursuit_move._way(p, memory[:-1], state) is pursuit_step
+    assert pursuit_move._way(p, memory[:-1].clone(), state) is pursuit_kernel
+
+
+CHILD = """
+import torch, driftrate.torch
+p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
+optimizer = driftrate.torch.Pursuit([p])
+p.grad = torch.ones_like(p)
+for _ in range(2):
+    optimizer.step()
+assert bool((p < 1).all())
+"""
+
+
+def test_where_triton_cannot_compile_the_written_way_is_taken(tmp_path):
+    """As in a read-only container; it is told once."""
+    (tmp_path / "file").touch()
+    nowhere = {name: str(tmp_path / "file" / "cache") for name in ("HOME", "TRITON_CACHE_DIR")}
+    ended = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, **nowhere},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("Pursuit takes the step as written on cuda:0") == 1, ended.stderr

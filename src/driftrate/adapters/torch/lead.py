@@ -105,7 +105,8 @@ def looked(
     for weight, average, gradient in zip(weights, averages, gradients, strict=True):
         some = (weight, average) if gradient is None else (weight, average, gradient)
         single = average.dtype is torch.float32
-        if fast is not None and single and all(fast.takes(one, like.device) for one in some):
+        fits = single and all(one.shape == weight.shape for one in some)
+        if fast is not None and fits and all(fast.takes(one, like.device) for one in some):
             quick.append((weight, average, gradient))
             continue
         products += _looked_blocks(weight, average, gradient, good)

@@ -158,7 +158,11 @@ def _is_quick(new: Tensor, old: Tensor, weight: Weight | None, like: Tensor) -> 
     if not like.is_cuda or kernel() is None:
         return False
     every = (new, old) if weight is None else (new, old, weight.moment)
-    return all(one.dtype in NARROW and one.device == like.device for one in every)
+    # A kernel counts by the new one: past the end of a shorter one is what is not theirs.
+    return all(
+        one.dtype in NARROW and one.device == like.device and one.shape == new.shape
+        for one in every
+    )
 
 
 @cache

@@ -124,7 +124,7 @@ def resized(index: int, p: Tensor, state: State) -> dict[str, Tensor]:
     new = {"law": state["law"].to(p.device)}
     if len(state) > 1:
         new |= started(p)
-    for name in new.keys() & state.keys() - {"law"}:
+    for name in [one for one in new if one in state and one != "law"]:  # on all ranks in one order
         old, whole = state[name], torch.zeros(p.shape, dtype=new[name].dtype, device=p.device)
         if old.dim() != p.dim():
             raise StateError(
