@@ -40,7 +40,7 @@ check: $(READY) $(LOOPS) $(OLDEST) ## What has no time in test: slow ones, pages
 	$(BIN)/pytest -n 2 --dist loadscope -m slow tests
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[kernels]'
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "slow or not slow" tests/simulation/test_fused.py \
-	  tests/adapters/test_kernels.py tests/adapters/test_pursuit_ways.py
+	  tests/adapters/test_kernels.py tests/adapters/test_pursuit_ways.py tests/adapters/test_pursuit_fit.py
 	: $${DRIFTRATE_BROWSER:=$$(command -v chromium >/dev/null && echo needed)}; \
 	  DRIFTRATE_BROWSER=$$DRIFTRATE_BROWSER $(BIN)/pytest -rs -m browser tests/pages
 	SCIPY_ARRAY_API=1 .venv-oldest/bin/pytest -n 2 --dist loadscope -W default $(OLDEST_TESTS)

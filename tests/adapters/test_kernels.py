@@ -5,6 +5,7 @@ On a device they are tested in test_on_gpu.py.
 """
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,3 +64,13 @@ def test_the_sums_are_the_readable_ones(dtype, weighed, monkeypatch):
     sums = measure.compared(new, old, like, weights, 0.25, wanted=names)
     scale = float(sums["square"])
     torch.testing.assert_close(table, torch.stack([*sums.values()]), rtol=1e-5, atol=1e-6 * scale)
+
+
+def test_a_kernel_is_not_told_to_read_past_the_end(monkeypatch):
+    """It counts by the new tensor; of a parameter that grew the old one is shorter."""
+    monkeypatch.setattr(measure, "kernel", lambda: kernel)
+    like = SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
+    long, short = torch.ones(10), torch.ones(8)
+    assert measure._is_quick(long, long, None, like)
+    assert not measure._is_quick(long, short, None, like)
+    assert not measure._is_quick(long, long, Weight(short, 1e-8, 1.0), like)
