@@ -19,14 +19,14 @@ def test_nobody_else_writes_where_it_is_compiled_nor_has_a_say_in_the_working_fo
         (tmp_path / name).write_text("no compiler, header or library")
         (tmp_path / name).chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    seen, run = [], pursuit_fast.subprocess.run
+    seen, run = [], pursuit_fast._run
 
-    def watched(call, **options):
+    def watched(call, end):
         folder = Path(call[call.index("-o") + 1]).parent
         seen.append((folder, stat.S_IMODE(folder.stat().st_mode), folder.stat().st_uid))
-        return run(call, **options)
+        return run(call, end)
 
-    monkeypatch.setattr(pursuit_fast.subprocess, "run", watched)
+    monkeypatch.setattr(pursuit_fast, "_run", watched)
     pursuit_fast.compiled.cache_clear()
     assert pursuit_fast.compiled() is not None
     assert [one[1:] for one in seen] == [(0o700, os.getuid())]
