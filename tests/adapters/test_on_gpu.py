@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 
 import pytest
 
@@ -108,6 +110,23 @@ def test_the_trajectory_is_that_of_the_cpu(mode, max_rate):
     assert others == pytest.approx(rates, rel=1e-9)
     torch.testing.assert_close(moved, weights, rtol=1e-9, atol=1e-9)
     assert len(set(rates)) > 1
+
+
+@most
+@pytest.mark.parametrize("twice", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_keeps_its_rate(twice, max_rate):
+    loop = Loop(adamw(fused=True), max_rate=max_rate)
+    for _ in range(4):
+        loop()
+    other = twice(loop)
+    assert other.rate.optimizer is other.optimizer
+    for one in (loop, other):
+        for number in range(4):
+            one.draw(number)
+            one()
+    assert all(map(torch.equal, loop.weights(), other.weights()))
+    assert other.rate.record == pytest.approx(loop.rate.record, nan_ok=True)
+    assert other.rate.steps == 8
 
 
 @most

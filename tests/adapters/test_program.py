@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from small_loop import Fraction
@@ -57,6 +60,19 @@ def test_the_program_and_its_trace_are_the_rule(name):
         assert equal(program._unpacked(schedule, leaves), state)
     assert own.state is views
     assert not equal(state, kept) or name in ("ConstantRate", "PathLengthRate", "InexactRate")
+
+
+@pytest.mark.parametrize("twice", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_goes_on_alike(twice):
+    own = Program(SCHEDULES["sequence"], LIKE)
+    told = [*signals(own.schedule, 6)]
+    for signal in told[:3]:
+        own.update(signal)
+    twin = twice(own)
+    for one in (own, twin):
+        for signal in told[3:]:
+            one.update(signal)
+    assert equal(own.state, twin.state)
 
 
 def test_python_numbers_are_checked_before_the_device_has_them():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -53,8 +52,9 @@ def attach(
 ) -> Rate:
     r"""Let a schedule set the rate of an optimizer, before each of its steps.
 
-    It works through the optimizer's own step hooks: the loop does not change, nothing is patched,
-    and a step that a loss scaler skips does not count. Where the signal comes from:
+    It works through the optimizer's own step hooks: the loop does not change, no step is patched,
+    and one that a loss scaler skips does not count. Copies and pickles of the optimizer have a copy
+    of the rate. Where the signal comes from:
 
     - "sequence": each gradient against those before it: the trail h ← 0.9 h + g for a schedule that
       reads it (`MeasuredRate`), else the last one, cross = ⟨g_t, g_{t-1}⟩ and spread =
@@ -184,9 +184,7 @@ def attach(
     if ddp is not False and _world_size() > _size(shards):
         observer.among = _among(optimizer, model)
     clipping = Clipping(like, alone) if base.plain and _measures_its_unit(loop) else None
-    rate = Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
-    ATTACHED[optimizer] = ref(rate)
-    return rate
+    return Rate(optimizer, loop.schedule, observer, groups, clipping, like, batch_size=batch_size)
 
 
 def _measures_its_unit(loop: Loop) -> bool:

@@ -95,6 +95,14 @@ class Clipping:
         if self.watching and self.alone:
             self._watch(owners)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_squares": {}, "_handles": {}, "watched": [*self._handles]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        owners = state.pop("watched")
+        vars(self).update(state)
+        self._watch(owners)
+
     def _watch(self, owners: Sequence[Tensor]) -> None:
         for owner in owners:
             if owner not in self._handles and owner.requires_grad:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from math import inf, isfinite
 from typing import Any
@@ -146,6 +147,9 @@ def reach_of(optimizer: optim.Optimizer, groups: Groups) -> Reach | None:
     normalises = is_adam_like(optimizer)
     if not (normalises or isinstance(optimizer, optim.SGD)):
         return None
-    if normalises:  # a number, which a device is told once
-        return lambda _, dim: reach(groups.unit, normalises, 0.0, dim)
-    return lambda square, dim: reach(groups.unit, normalises, square, dim)
+    return partial(_reached, groups, normalises)
+
+
+def _reached(groups: Groups, normalises: bool, square: Array, dim: Any) -> Array:
+    # Where it is a number, a device is told it once.
+    return reach(groups.unit, normalises, 0.0 if normalises else square, dim)

@@ -64,6 +64,11 @@ class Observer:
         return None
 
     @property
+    def shared(self) -> bool:
+        """Whether other processes measure with this one."""
+        return self.among is not None or self.shards is not None
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing to measure."""
         return self.name is None and {"grad_sq", "dim"}.isdisjoint(self.reads)

@@ -51,6 +51,10 @@ class Parts(Observer):
         self.edges: dict[Tensor, Node] = {}  # of this step: to find one costs more than to hook it
         self.nodes: dict[Tensor, tuple[Node, RemovableHandle]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy of a parameter has other nodes, and no gradient that parts could belong to.
+        return {**vars(self), "edges": {}, "nodes": {}, "together": Together()}
+
     def watch(self, owners: Iterable[Tensor]) -> None:
         """Hear of each gradient before it is added up, after all other hooks on the parameter."""
         for owner in owners:
@@ -234,6 +238,14 @@ class Accumulated(Parts):
 
     def __init__(self, *args: Any, owners: Iterable[Tensor]) -> None:
         super().__init__(*args)
+        self.watch(owners)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "watched": [*self.nodes]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        owners = state.pop("watched")
+        vars(self).update(state)
         self.watch(owners)
 
     def read(self, owners: Sequence[Tensor], gradients: Sequence[Tensor]) -> Fields:

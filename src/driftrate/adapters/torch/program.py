@@ -43,6 +43,14 @@ class Program:
         self._took = torch.zeros_like(like, dtype=torch.bool)
         self._graphs: dict[Any, torch.cuda.CUDAGraph | None] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"schedule": self.schedule, "like": self.like, "leaves": self._leaves}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        Program.__init__(self, saved["schedule"], saved["like"])
+        reals, counters = saved["leaves"]
+        torch._foreach_copy_([self._leaves[0], *self._leaves[1]], [reals, *counters])
+
     def update(self, signal: Signal, took: Tensor | None = None) -> None:
         """Take one step, or none where `took` is false."""
         names = tuple(n for n in self.schedule.signals if getattr(signal, n) is not None)

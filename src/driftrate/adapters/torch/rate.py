@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -38,6 +39,10 @@ from driftrate.schedules.base import Schedule, Signal, State, map_state
 _SAVED = {
     "version", "mode", "schedule", "groups", "count", "moved", "seen", "observer", "clipping",
 }  # fmt: skip
+_HOOKS = (
+    "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)  # fmt: skip
 ATTACHED: WeakKeyDictionary[Optimizer, ReferenceType[Rate]] = WeakKeyDictionary()
 
 
@@ -84,12 +89,7 @@ class Rate(LRScheduler):
         self._dry = False
         # What is never read back cannot be seen to be pinned.
         self._clipping = None if self._on_device else clipping
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-            # A checkpoint's rates are not another hand's.
-            optimizer.register_load_state_dict_post_hook(lambda _: groups.trust()),
-        ]
+        self._hook()
 
     # What a user calls
 
@@ -275,11 +275,15 @@ class Rate(LRScheduler):
 
     def detach(self) -> None:
         """Take all hooks back. The optimizer keeps its last rate and can be attached again."""
+        if not self._handles:
+            return  # another rate may be attached by now
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
         self._observer.remove()
         if self._clipping is not None:
             self._clipping.remove()
+        vars(self.optimizer).pop("__getstate__", None)
         ATTACHED.pop(self.optimizer, None)
 
     # The face of a scheduler
@@ -349,6 +353,44 @@ class Rate(LRScheduler):
         self._groups.load(state_dict["groups"])
         self._assign(state)
         self._notes.load(state_dict)
+
+    # Copies, of the rate or of its optimizer: torch copies no hooks
+
+    def _hook(self) -> None:
+        """Listen to the optimizer, which may be a copy that torch has not filled yet."""
+        optimizer, mine = self.optimizer, vars(self.optimizer)
+        for name in _HOOKS:
+            mine.setdefault(name, OrderedDict())
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+            # A checkpoint's rates are not another hand's.
+            optimizer.register_load_state_dict_post_hook(lambda _: self._groups.trust()),
+        ]
+        mine["__getstate__"] = self._carried
+        ATTACHED[optimizer] = ref(self)
+
+    def _carried(self) -> dict[str, Any]:
+        """Return the optimizer's state with this rate in it, for `copy` and `pickle`."""
+        state: dict[str, Any] = type(self.optimizer).__getstate__(self.optimizer)  # type: ignore[no-untyped-call, unused-ignore]
+        return {**state, "__getstate__": self._carried}
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._observer.shared:
+            raise ConfigError(
+                "a rate that several processes share cannot be copied or pickled, nor its"
+                " optimizer: save rate.state_dict(), or detach() it before the copy"
+            )
+        return {**vars(self), "_handles": [], "attached": bool(self._handles)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        attached = state.pop("attached")
+        vars(self).update(state)
+        if self._program is not None:
+            self._state = self._program.state
+        self._groups.trust()
+        if attached:
+            self._hook()
 
     # The hooks
 

@@ -36,6 +36,11 @@ class Kept:
         self._vector: Tensor | None = None  # what the buffers of `_packed` are views of
         self._packed: Sequence[Tensor] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickled views would no longer share the vector, and each bring all of it along.
+        buffers = {owner: tensor.clone() for owner, tensor in self.buffers.items()}
+        return {**vars(self), "buffers": buffers, "_vector": None, "_packed": ()}
+
     def packed(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """Return tensors in one vector, where they may be measured as numbers; else None."""
         return packed(tensors) if self.like.device.type == "cpu" else None
