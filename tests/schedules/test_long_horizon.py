@@ -72,7 +72,9 @@ class TestRate:
         after, _ = schedule.update(state, dr.Signal(lead=-1e12, **told))
         assert after / before == pytest.approx(math.exp(0.01 * 3.0))
 
-    @pytest.mark.parametrize(("factor", "pull"), [(math.e, 0.25), (1 / math.e, 0.25), (1e4, 0.054)])
+    @pytest.mark.parametrize(
+        ("factor", "pull"), [(math.e, 0.25), (1 / math.e, 0.125), (1e4, 0.054)]
+    )
     def test_a_factor_is_pulled_back_to_1_and_less_where_it_is_far(self, factor, pull):
         """By so many deviations: the rate was chosen, but perhaps far too low."""
         schedule = dr.LongHorizonRate(relative=True)
