@@ -38,6 +38,7 @@ check: $(READY) $(LOOPS) $(OLDEST) ## What has no time in test: slow ones, pages
 	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } \
 	  >/dev/null 2>&1 || echo 'Chromium cannot be installed here'
 	$(BIN)/pytest -n 2 --dist loadscope -m slow tests
+	$(BIN)/pytest -n 2 --dist loadgroup -m attack tests/attacks
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[kernels]'
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "slow or not slow" tests/simulation/test_fused.py \
 	  tests/adapters/test_kernels.py tests/adapters/test_pursuit_ways.py tests/adapters/test_pursuit_fit.py
