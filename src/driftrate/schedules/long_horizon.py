@@ -20,7 +20,7 @@ class Pace:
     first_gain: float = 0.2  # over √t at step t, if that is more; 0.1 and 0.2 the same but at 1e-4
     # 0: 1.14 for 0.99 on labels_10000 from Adam's 0.003; 0.8: 1.05 for 0.81 on flipping from 0.01.
     pull: float = 0.5  # of a factor above 1 back to 1, at an e-fold 1/2 of this many deviations
-    # 0.5: 0.93 for 0.91 of Adam on three streams; 0.1: 0.89, but 1.03 for 0.99 at rest.
+    # 0.5: 0.77 for 0.74 of Adam on three streams; 0.1: 0.73, but 1.03 for 0.99 at rest.
     lift: float = 0.25  # the same of a factor below 1
     # 0.99: a rest is measured by itself, and its rate falls for ever: 1.30 of Adam for 1.00.
     memory: float = 0.999  # share that the mean of squares keeps
