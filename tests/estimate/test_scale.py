@@ -145,7 +145,7 @@ def test_more_columns_are_as_if_they_had_been_zero():
             narrow.update(x[:, :2])
         else:
             if step == 20:
-                narrow.widen(4, 40.0)
+                narrow.widen(4)
             narrow.update(x)
         wide.update(x)
     for one, other in zip(narrow.now, wide.now, strict=True):
