@@ -5,7 +5,7 @@ scikit-learn's estimators and River's models are this, behind their frameworks' 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,6 +24,7 @@ from driftrate.schedules.base import State
 Floats = NDArray[np.float64]
 
 POOL = HedgedFilter()
+LEAVE_OUT = "leave rows without a target out"
 _AT_ONCE = 1_000_000  # scores of members held at once while predicting
 # Of challengers; chosen on the development streams and on drawn changes (docs/hedged_filter.md).
 BLOCK = 64  # rows that are compared with the units and the noise of all rows
@@ -329,6 +330,28 @@ class ShiftedPool:
                 f" version {known}"
             )
         self.__dict__.update({name: value for name, value in saved.items() if name != "version"})
+
+
+def is_missing(target: Any) -> bool:
+    """Return whether a target is None, NaN, NaT or pandas.NA.
+
+    Example:
+        >>> [is_missing(target) for target in (None, float("nan"), 0, "", "nan")]
+        [True, True, False, False, False]
+    """
+    if target is None:
+        return True
+    try:
+        return bool(target != target)  # noqa: PLR0124
+    except (TypeError, ValueError):  # pandas.NA has no truth value
+        return True
+
+
+def check_present(targets: Iterable[Any]) -> None:
+    """Refuse targets of which one is missing."""
+    for row, target in enumerate(targets):
+        if is_missing(target):
+            raise SignalError(f"y holds {target!r} in row {row}; {LEAVE_OUT}")
 
 
 def _raised(state: State, by: float) -> State:
