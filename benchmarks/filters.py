@@ -5,6 +5,7 @@
     python benchmarks/filters.py --rest [--seeds 32]          regret at rest, decade over decade
     python benchmarks/filters.py --speed                      a step, at three widths
     python benchmarks/filters.py --long [--steps 10000000]    collinear, constant, late
+    python benchmarks/filters.py --units                      ShiftRegressor after changes of units
 
 The streams are Parquet files in the folder `streams` of $DRIFTRATE_DATA (default ../shared/data),
 read as the race reads them, in batches of 16. Methods were tuned on the five of DEVELOPMENT; the
@@ -25,6 +26,7 @@ from typing import cast
 import numpy as np
 from joblib import Parallel, delayed
 from networks import commit, note
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -42,6 +44,7 @@ READING = Reading(target="y", scale="plain")
 MEMORIES = (1.0, 0.9999, 0.9995, 0.999, 0.997, 0.99, 0.97)
 LOG = Path(__file__).with_name("filters_log.md")
 WIDTHS, ROWS = (16, 64, 256), 16
+Floats = NDArray[np.float64]
 console = Console(width=120)
 
 
@@ -231,9 +234,45 @@ def long(steps: int) -> None:
         assert all(np.isfinite(one).all() for one in state.values())
 
 
+def units(seeds: int = 3) -> None:
+    """Print errors from 1,000 to 2,000 rows after a change: four features, noise 0.1."""
+    from driftrate.sklearn import ShiftRegressor
+
+    changes: dict[str, Callable[[Floats, Floats, int], object]] = {
+        "none": lambda x, y, at: None,
+        "features / 1000": lambda x, y, at: np.divide(x[at:], 1e3, out=x[at:]),
+        "features * 1000": lambda x, y, at: np.multiply(x[at:], 1e3, out=x[at:]),
+        "features + 10,000": lambda x, y, at: np.add(x[at:], 1e4, out=x[at:]),
+        "one feature + 10,000": lambda x, y, at: np.add(x[at:, 1], 1e4, out=x[at:, 1]),
+        "target + 10,000": lambda x, y, at: np.add(y[at:], 1e4, out=y[at:]),
+        "ten targets of 10⁹": lambda x, y, at: y[at + 11 : at + 21].fill(1e9),
+        "first target of 10⁹": lambda x, y, at: y[:1].fill(1e9),
+    }
+    for name, change in changes.items():
+        shown = []
+        for batch in (1, 16, 256):
+            squares = []
+            for seed in range(seeds):
+                rng, at = np.random.default_rng(seed), 6000
+                x = rng.standard_normal((at + 2000, 4))
+                y = x @ rng.standard_normal(4) + 3.0 + 0.1 * rng.standard_normal(len(x))
+                change(x, y, at)
+                model = ShiftRegressor(batch_size=batch)
+                late = (
+                    slice(1000, 2000) if name.startswith("first") else slice(at + 1000, at + 2000)
+                )
+                for start in range(0, late.stop, batch):
+                    part = slice(start, start + batch)
+                    if start >= late.start:
+                        squares.append((model.predict(x[part]) - y[part]) ** 2)
+                    model.partial_fit(x[part], y[part])
+            shown.append(f"{np.sqrt(np.concatenate(squares).mean()):.3g}")
+        console.print(f"{name}: {', '.join(shown)} in batches of 1, 16, 256")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("held-out", "members", "rest", "speed", "long"):
+    for name in ("held-out", "members", "rest", "speed", "long", "units"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=32)
@@ -246,6 +285,8 @@ def main() -> None:
         rest(options.seeds, options.steps or 100_000, options.jobs)
     elif options.speed:
         speed()
+    elif options.units:
+        units()
     elif options.long:
         long(options.steps or 10_000_000)
     else:

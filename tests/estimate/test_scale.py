@@ -103,6 +103,16 @@ def test_growth_is_followed(rows):
     assert 1.0 / scale.now.inverse[0] == pytest.approx(expected, rel=0.25)
 
 
+def test_an_outlier_among_rows_that_grow_does_not_set_the_scale():
+    rng, scale = np.random.default_rng(0), RunningScale(1)
+    for start in range(0, 4000, 16):
+        x = rng.standard_normal((16, 1)) * (1.0 if start < 2000 else 1000.0)
+        if start == 2000:
+            x[5] = 1e9
+        scale.update(x)
+    assert 1.0 / scale.now.inverse[0] == pytest.approx(1000.0 / np.sqrt(2.0), rel=0.1)
+
+
 def test_a_rare_word_is_no_outlier():
     scale, x = RunningScale(1), np.zeros((10_000, 1))
     x[[4000, 6000, 8000, 9999]] = 1.0
@@ -145,7 +155,7 @@ def test_more_columns_are_as_if_they_had_been_zero():
             narrow.update(x[:, :2])
         else:
             if step == 20:
-                narrow.widen(4, 40.0)
+                narrow.widen(4)
             narrow.update(x)
         wide.update(x)
     for one, other in zip(narrow.now, wide.now, strict=True):

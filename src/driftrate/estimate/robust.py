@@ -138,9 +138,13 @@ class RobustScale:
         return valid
 
 
-def _median(x: Floats) -> Floats:
-    """Return the lower median of each column, NaN left out."""
+def quantile(x: Floats, part: float) -> Floats:
+    """Return the lower quantile of each column, NaN left out."""
     valid = (~np.isnan(x)).sum(axis=0)
-    place = np.maximum(valid - 1, 0) // 2
-    middle: Floats = np.take_along_axis(np.sort(x, axis=0), place[None], axis=0)[0]
-    return middle
+    place = (part * np.maximum(valid - 1, 0)).astype(np.intp)
+    found: Floats = np.sort(x, axis=0)[place, np.arange(x.shape[1])]
+    return found
+
+
+def _median(x: Floats) -> Floats:
+    return quantile(x, 0.5)

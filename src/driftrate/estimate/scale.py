@@ -15,7 +15,7 @@ TOLERANCE = 0.05  # how far centre and scale may be off before they move, in par
 # and 30 on four development streams 5 was the best for numbers, and 3 for classes, before 5.
 CLIP = 5.0
 RECENT, MANY = 16.0, 0.25  # rows, and the part of them beyond which they are no outliers
-FIRST = 15.0  # times the median distance from the median: the same, in the first block
+FIRST = 15.0  # times the median distance from the median: the same, in a block that is new
 _ROUNDING = 1e-12  # a column that varies by less of its mean is constant
 _ENOUGH = 8  # rows, for a median to say what is far out
 _LARGEST = 1e144  # its square has room for many rows
@@ -58,9 +58,9 @@ class RunningScale:
     The deviation is that of the values which differ from the first one, so that a rare word among
     zeros is no outlier. One value of 10⁹ among ordinary ones moves the scale by a few percent, or
     at most fivefold in the first rows. Where more than a quarter of the last 16 values or so are
-    that far out the column has grown, and they count as they are. In the first block, of 8 rows or
-    more, what is further out than 15 times the median distance from the median is no further; below
-    that nothing is known of outliers.
+    that far out the column has grown, and they count as they are. In such a block, and in the
+    first, what is further out than 15 times the median distance from the median is no further if it
+    has 8 rows or more; below that nothing is known of outliers.
 
     Args:
         width: The number of columns.
@@ -143,9 +143,9 @@ class RunningScale:
         seen, self._count = self._count > 0, total
         return self._move(seen)
 
-    def widen(self, width: int, rows: float) -> None:
-        """Go on with more columns, which were 0 in that many rows until now."""
-        more = width - len(self._count)
+    def widen(self, width: int) -> None:
+        """Go on with more columns, which were 0 in all rows until now."""
+        more, rows = width - len(self._count), self._count.max(initial=0.0)
         for name in ("_origin", "_count", "_mean", "_squares", "_differ", "_outside"):
             value = rows if name == "_count" else 0.0
             setattr(self, name, np.append(getattr(self, name), np.full(more, value)))
@@ -156,18 +156,19 @@ class RunningScale:
         known, reach = self._squares > 0, self._clip * self._spread()
         low = np.where(known, self._mean - reach, -_LARGEST)
         high = np.where(known, self._mean + reach, _LARGEST)
-        if self._centred and not known.all() and len(value) >= _ENOUGH:
-            new = ~known & (self._count == 0) & ~np.isnan(value).any(axis=0)
-            middle = np.median(value[:, new], axis=0)
-            away = FIRST * np.median(np.abs(value[:, new] - middle), axis=0)
-            away = np.where(away > 0, away, np.inf)
-            low[new] = np.maximum(low[new], middle - away)
-            high[new] = np.minimum(high[new], middle + away)
         left = (1.0 - 1.0 / RECENT) ** len(value)
         outside = ((value < low) | (value > high)).mean(axis=0)
         self._outside = left * self._outside + (1.0 - left) * outside
         if (many := self._outside > MANY).any():
             low, high = np.where(many, -_LARGEST, low), np.where(many, _LARGEST, high)
+        new = (~known & (self._count == 0)) | many
+        if self._centred and new.any() and len(value) >= _ENOUGH:
+            new &= ~np.isnan(value).any(axis=0)
+            middle = np.median(value[:, new], axis=0)
+            away = FIRST * np.median(np.abs(value[:, new] - middle), axis=0)
+            away = np.where(away > 0, away, np.inf)
+            low[new] = np.maximum(low[new], middle - away)
+            high[new] = np.minimum(high[new], middle + away)
         return np.clip(value, low, high)
 
     def _spread(self) -> Floats:

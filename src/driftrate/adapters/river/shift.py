@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from river import base
 
 from driftrate.adapters import _history
 from driftrate.adapters._observe import Policy, policies
-from driftrate.adapters._pool import ShiftedPool
+from driftrate.adapters._pool import LEAVE_OUT, ShiftedPool, check_present, is_missing
 from driftrate.adapters.river import frames
 from driftrate.errors import ConfigError, SignalError
 
@@ -80,8 +80,6 @@ class _Shift:
 
     def _table(self, names: list[Hashable], x: Floats) -> Floats:
         """Return rows with every feature in its place; 0 where it is not there."""
-        if np.isinf(x).any():
-            raise SignalError("features must be finite numbers, or NaN where missing; got infinity")
         found = [self._places.get(name, -1) for name in names]
         if found == list(range(len(self._places))):
             return x
@@ -98,7 +96,28 @@ def _row(x: Mapping[Hashable, Any]) -> tuple[list[Hashable], Floats]:
         values = [np.nan if value is None else float(value) for value in x.values()]
     except (TypeError, ValueError) as error:
         raise SignalError(f"features must be numbers: {error}") from error
-    return list(x), np.array([values])
+    return list(x), _finite(np.array([values]))
+
+
+def _columns(frame: Any) -> tuple[list[Hashable], Floats]:
+    """Return the names and numbers of a data frame."""
+    names, rows = frames.columns(frame)
+    return names, _finite(rows)
+
+
+def _rows(frame: Any, y: Any) -> tuple[list[Hashable], Floats, list[Any]]:
+    """Return the names and numbers of a data frame, and what comes with each row."""
+    names, rows = _columns(frame)
+    targets = frames.values(y)
+    if len(targets) != len(rows):
+        raise SignalError(f"X has {len(rows)} rows and y has {len(targets)}: one target a row")
+    return names, rows, targets
+
+
+def _finite(rows: Floats) -> Floats:
+    if np.isinf(rows).any():
+        raise SignalError("features must be finite numbers, or NaN where missing; got infinity")
+    return rows
 
 
 class ShiftRegressor(_Shift, base.MiniBatchRegressor):
@@ -107,10 +126,12 @@ class ShiftRegressor(_Shift, base.MiniBatchRegressor):
     A pool of memories (`driftrate.learners.hedged_filter.HedgedFilter`): filters that forget at
     different paces, and SGD copies, learn from each row, and their forecasts are mixed by how well
     they foretold. Features are standardised inside by the rows so far; when their scale moves,
-    weights and information move with it.
+    weights and information move with it. After a sudden change of units a new pool takes over as
+    soon as it forecasts much better.
 
     A feature that a row lacks is 0, as in River's linear models; None and NaN are missing, and
-    count as the feature's mean so far. New features may come at any time.
+    count as the feature's mean so far. New features may come at any time. A target or label that is
+    missing is an error, and nothing of its call is learned.
 
     Args:
         fit_intercept: Whether there is an intercept.
@@ -157,12 +178,12 @@ class ShiftRegressor(_Shift, base.MiniBatchRegressor):
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learn from a data frame and a column of targets, in the order of the rows."""
-        names, rows = frames.columns(X)
-        self._learn(names, rows, np.array([_number(one) for one in frames.values(y)]), 0)
+        names, rows, targets = _rows(X, y)
+        self._learn(names, rows, np.array([_number(target) for target in targets]), 0)
 
     def predict_many(self, X: Any) -> Any:
         """Predict the targets of a data frame's rows, as a column of its library."""
-        return frames.column(self._means(*frames.columns(X)), X)
+        return frames.column(self._means(*_columns(X)), X)
 
     def _means(self, names: list[Hashable], rows: Floats) -> Floats:
         if self._pool is None:
@@ -171,9 +192,12 @@ class ShiftRegressor(_Shift, base.MiniBatchRegressor):
 
 
 def _number(y: Any) -> float:
-    number = float(y)
+    try:
+        number = nan if is_missing(y) else float(y)
+    except (TypeError, ValueError):
+        number = nan
     if not isfinite(number):
-        raise SignalError(f"targets must be finite numbers, got {y!r}")
+        raise SignalError(f"targets must be finite numbers, got {y!r}; {LEAVE_OUT}")
     return number
 
 
@@ -210,8 +234,7 @@ class ShiftClassifier(_Shift, base.MiniBatchClassifier):
     def learn_one(self, x: Mapping[Hashable, Any], y: Hashable) -> None:
         """Learn from one row and its label."""
         names, row = _row(x)
-        place = self._labels.setdefault(y, len(self._labels))
-        self._learn(names, row, np.array([place]), len(self._labels))
+        self._learn(names, row, self._places_of([y]), len(self._labels))
 
     def predict_proba_one(self, x: Mapping[Hashable, Any], **kwargs: Any) -> dict[Any, float]:
         """Predict the chance of each label seen so far."""
@@ -220,23 +243,27 @@ class ShiftClassifier(_Shift, base.MiniBatchClassifier):
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learn from a data frame and a column of labels, in the order of the rows."""
-        names, rows = frames.columns(X)
-        labels = frames.values(y)
-        places = [self._labels.setdefault(label, len(self._labels)) for label in labels]
-        self._learn(names, rows, np.array(places, dtype=np.int64), len(self._labels))
+        names, rows, labels = _rows(X, y)
+        self._learn(names, rows, self._places_of(labels), len(self._labels))
 
     def predict_proba_many(self, X: Any) -> Any:
         """Predict the chance of each label for a data frame's rows, as one of its library."""
-        found = self._chances(*frames.columns(X))
+        found = self._chances(*_columns(X))
         return frames.frame({label: found[:, k] for label, k in self._labels.items()}, X)
 
     def predict_many(self, X: Any) -> Any:
         """Predict the labels of a data frame's rows, as a column of its library."""
-        chances, labels = self._chances(*frames.columns(X)), list(self._labels)
+        chances, labels = self._chances(*_columns(X)), list(self._labels)
         if not labels:
             return frames.column([None] * len(chances), X)
         places = chances.argmax(axis=1)
         return frames.column([labels[place] for place in places], X)
+
+    def _places_of(self, labels: list[Hashable]) -> NDArray[np.int64]:
+        """Return the places of labels, the next ones for those that are new."""
+        check_present(labels)
+        places = [self._labels.setdefault(label, len(self._labels)) for label in labels]
+        return np.array(places, dtype=np.int64)
 
     def _chances(self, names: list[Hashable], rows: Floats) -> Floats:
         if self._pool is None:

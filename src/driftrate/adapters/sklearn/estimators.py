@@ -19,12 +19,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from driftrate.adapters import _history
 from driftrate.adapters._observe import KEYS, STATE_VERSION, Policy, check_version, policies
-from driftrate.adapters._pool import ShiftedPool, Standing
+from driftrate.adapters._pool import LEAVE_OUT, ShiftedPool, Standing, check_present
 from driftrate.adapters.sklearn import drivers, losses
 from driftrate.adapters.sklearn.descent import Descent, Line
 from driftrate.adapters.sklearn.losses import Floats
 from driftrate.adapters.sklearn.single import MODES, Mode
-from driftrate.errors import ConfigError
+from driftrate.errors import ConfigError, SignalError
 from driftrate.learners import HedgedSGD
 from driftrate.schedules.base import Schedule
 
@@ -214,6 +214,10 @@ class _Shift(BaseEstimator):  # type: ignore[misc]
 
     def _targets(self, y: NDArray[Any], first: bool, *known: NDArray[Any]) -> NDArray[Any]:
         """Return numbers, or places of classes."""
+        if not np.isfinite(y).all():  # objects come through scikit-learn's checks
+            raise SignalError(
+                f"y must hold finite numbers, got {y[~np.isfinite(y)][0]}; {LEAVE_OUT}"
+            )
         return y
 
     @property
@@ -237,6 +241,9 @@ class _Shift(BaseEstimator):  # type: ignore[misc]
         # scikit-learn's checks cost more than a step; a finite sum of squares has finite terms.
         if plain and isfinite(np.vdot(x, x)) and isfinite(np.vdot(y, y)):
             return x, y
+        # scikit-learn lets None pass, and fails on pandas.NA with no word of it.
+        if (objects := np.asarray(y)).dtype == object and objects.ndim == 1:
+            check_present(objects)
         options = {**_FEATURES, "ensure_all_finite": self._finite}
         if isinstance(self, RegressorMixin):
             options["y_numeric"] = True
@@ -298,7 +305,8 @@ class ShiftRegressor(RegressorMixin, _Shift):  # type: ignore[misc]
     learn from each batch, and their forecasts are mixed by how well they foretold. Features are
     standardised inside by the rows so far; when their scale moves, weights and information move
     with it, so that the model stays one of the raw features. A value further than 5 deviations
-    from the mean counts as that far.
+    from the mean counts as that far. After a sudden change of units a new pool takes over as soon
+    as it forecasts much better.
 
     Rows are samples in the order of time. `partial_fit` on more than `batch_size` rows takes
     several steps. A row counts as often as its `sample_weight` says. Constants are read at the
