@@ -137,6 +137,7 @@ class Groups:
 
     def save(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
+        self._meet()  # a group that was added since the last step is saved, too
         return {"bases": [*self.bases], "used": _copied(self.used), "came": _copied(self.came)}
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -171,7 +172,8 @@ def _write(group: dict[str, Any], value: Lr) -> None:
 
 
 def _put(into: list[Lr], rates: Sequence[Lr]) -> None:
-    """Copy rates, in place where they are tensors, for the same reason."""
+    """Copy rates, in place where they are tensors, for the same reason; no other stays."""
+    del into[len(rates) :]
     pairs: list[tuple[Tensor, Tensor]] = []
     for place, rate in enumerate(rates):
         old = into[place] if place < len(into) else None
