@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from driftrate.errors import ConfigError
 from driftrate.race.contestants.adaptive import Warmed
 from driftrate.race.contestants.base import NETWORKS, TORCH, Contestant, Setup
 
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 class _Muon(Warmed):
     """torch's Muon on hidden matrices, AdamW on the rest, as Muon's author asks for.
 
-    The first and the last matrix of a network, embeddings and vectors are the rest.
+    The first and the last matrix of a network, embeddings and vectors are the rest; where there are
+    but these two matrices, the first one counts as hidden.
     """
 
     def make(self, parameters: Any, **options: Any) -> Any:
@@ -24,9 +24,8 @@ class _Muon(Warmed):
         from torch.optim import AdamW, Muon
 
         layers = [layer for layer in self.net.modules() if isinstance(layer, Linear | Embedding)]
-        hidden = [layer.weight for layer in layers[1:-1] if isinstance(layer, Linear)]
-        if not hidden:
-            raise ConfigError("Muon needs a matrix between two others: take two hidden layers")
+        inner = layers[1:-1] or layers[:1]
+        hidden = [layer.weight for layer in inner if isinstance(layer, Linear)]
         rest = [p for p in parameters if all(p is not matrix for matrix in hidden)]
         self.beside = AdamW(rest, lr=options.pop("other_lr"), betas=(0.9, 0.95))
         return Muon(hidden, **options)
